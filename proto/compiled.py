@@ -1,0 +1,74 @@
+"""How kernels are compiled: one decorator, one disk cache for all kernel files. Owns nothing that computes.
+
+numba's own cache notices a changed kernel file but not a changed *callee* in another file, so the cache folder's name
+carries a hash of every kernel file: edit one and all compile anew. Kernel files are those named ``*_kernels.py`` in
+the installed package. Where no cache folder can be written, kernels compile uncached, with one line on stderr.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+from numba.core import config
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def kernel_files() -> list[Path]:
+    """Every kernel file of the installed package, sorted by name."""
+    import tracegen
+
+    rooms = [Path(__file__).parent, Path(tracegen.__file__).parent]
+    for room in ("spec", "replay"):
+        beside = Path(__file__).parent.parent / room
+        rooms.append(beside)
+    return sorted({file.resolve() for room in rooms if room.is_dir() for file in room.rglob("*_kernels.py")})
+
+
+def cache_root() -> Path:
+    """Where compiled kernels are kept: ``TRACEGEN_CACHE``, else the user's cache folder."""
+    if given := os.environ.get("TRACEGEN_CACHE"):
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "tracegen"
+
+
+@cache
+def cache_folder() -> Path | None:
+    """The folder of this code's compiled kernels, made on first use; None where it cannot be written."""
+    digest = hashlib.sha256(f"{sys.version_info} numba {numba.__version__}".encode())
+    for file in kernel_files():
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    folder = cache_root() / f"kernels-{digest.hexdigest()[:16]}"
+    try:
+        fresh = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".write-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as why:
+        print(f"tracegen: kernels compile uncached: {folder} cannot be written ({why.strerror})", file=sys.stderr)
+        return None
+    if fresh:
+        print("tracegen: compiling kernels, once per installation (about 15 s)", file=sys.stderr)
+    return folder
+
+
+def kernel(function: _Function) -> _Function:
+    """Compile a plain function on arrays, cached on disk under a name that changes with any kernel file."""
+    folder = cache_folder()
+    if folder is None:
+        return numba.njit(function)  # type: ignore[no-any-return]
+    before = config.CACHE_DIR
+    config.CACHE_DIR = str(folder)
+    try:
+        return numba.njit(cache=True)(function)  # type: ignore[no-any-return]
+    finally:
+        config.CACHE_DIR = before

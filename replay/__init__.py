@@ -1,0 +1,1 @@
+"""From traces and a network to a timeline. Knows no LLM and no parallelism."""

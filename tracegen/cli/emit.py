@@ -1,0 +1,86 @@
+"""`tracegen emit`: from a spec to one trace per rank, with everything ASTRA-sim needs beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tracegen.cli import options
+
+
+@click.command()
+@options.spec
+@options.overrides
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", required=True, help="The folder to write.")
+@click.option(
+    "--execution", type=click.Choice(["streams", "astra"]), default="streams", show_default=True,
+    help="What replay of this folder assumes by default.",
+)  # fmt: skip
+@click.option("--ranks", metavar="RANKS", help="Only these ranks: 0-7,16 (the folder is marked partial).")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes that write.")
+@options.as_json
+def emit(
+    spec: str | None,
+    overrides: tuple[str, ...],
+    out: Path,
+    execution: str,
+    ranks: str | None,
+    jobs: int,
+    as_json: bool,
+) -> None:
+    """Write one Chakra execution trace per rank of the job that SPEC describes."""
+    from tracegen.build import build
+    from tracegen.cli import show
+    from tracegen.emit import emit as write
+    from tracegen.proto.errors import InputError
+    from tracegen.spec import load_job
+
+    if spec is None:
+        raise click.UsageError("give --spec: a file, or a name that `tracegen catalog specs` lists")
+    job = load_job(spec, overrides)
+    chosen = rank_list(ranks, job.world) if ranks else None
+    built = build(job)
+    with show.progress("writing traces") as step:
+        write(built, out, execution=execution, ranks=chosen, jobs=jobs, progress=step)
+    files = sorted(out.glob("*.et"))
+    if not files:
+        raise InputError(f"{out}: no trace was written")
+    size = sum(file.stat().st_size for file in files)
+    summary = {
+        "out": str(out), "ranks": len(files), "classes": len(built.traces.graphs), "nodes": _nodes(built.traces, chosen),
+        "bytes": size, "execution": execution, "notes": [*job.notes, *built.notes],
+    }  # fmt: skip
+    if as_json:
+        show.document("emit", summary)
+        return
+    click.echo(built.manifest["summary"])
+    click.echo(
+        f"{out}: {len(files)} ranks in {len(built.traces.graphs)} classes, {summary['nodes']:,} nodes, "
+        f"{show.quantity(size, 'B')}"
+    )
+    for note in summary["notes"]:
+        click.echo(f"note: {note}")
+    click.echo(f"next: tracegen replay --traces {out}")
+
+
+def _nodes(traces, ranks: list[int] | None) -> int:  # type: ignore[no-untyped-def]
+    return traces.nodes if ranks is None else sum(len(traces.graph(rank)) for rank in ranks)
+
+
+def rank_list(text: str, world: int) -> list[int]:
+    """Ranks of text such as ``0-7,16``, ascending; refused with the first rank that does not exist."""
+    from tracegen.proto.errors import InputError
+
+    chosen: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise InputError(f"--ranks: {part!r} is neither a rank nor a range such as 0-7")
+        low, high = int(first), int(last) if dash else int(first)
+        if high < low:
+            raise InputError(f"--ranks: {part!r} runs backwards; write {high}-{low}")
+        if high >= world:
+            raise InputError(f"--ranks: rank {high} does not exist; the world is {world}, so the last rank is {world - 1}")
+        chosen.update(range(low, high + 1))
+    return sorted(chosen)
