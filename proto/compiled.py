@@ -2,7 +2,8 @@
 
 numba's own cache notices a changed kernel file but not a changed *callee* in another file, so the cache folder's name
 carries a hash of every kernel file: edit one and all compile anew. Kernel files are those named ``*_kernels.py`` in
-the installed package. Where no cache folder can be written, kernels compile uncached, with one line on stderr.
+the installed package. Where no cache folder can be written, kernels compile uncached. Either way one line on stderr
+says so when the first one is really compiled.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
-from numba.core import config
+from numba.core import config, event
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -48,17 +49,34 @@ def cache_folder() -> Path | None:
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     folder = cache_root() / f"kernels-{digest.hexdigest()[:16]}"
     try:
-        fresh = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".write-{os.getpid()}"
         probe.touch()
         probe.unlink()
     except OSError as why:
-        print(f"tracegen: kernels compile uncached: {folder} cannot be written ({why.strerror})", file=sys.stderr)
+        _announce_on_compilation(f"compiling kernels (about 15 s), on every run: {folder}: {why.strerror}")
         return None
-    if fresh:
-        print("tracegen: compiling kernels, once per installation (about 15 s)", file=sys.stderr)
+    _announce_on_compilation("compiling kernels (about 15 s), once per installation")
     return folder
+
+
+class _Announcement(event.Listener):
+    """Prints one line when the first of our kernels is really compiled, not when it is loaded from the cache."""
+
+    def __init__(self, line: str) -> None:
+        self._line = line
+
+    def on_start(self, event: event.Event) -> None:
+        if event.data["dispatcher"].py_func.__code__.co_filename.endswith("_kernels.py") and self._line:
+            print(f"tracegen: {self._line}", file=sys.stderr, flush=True)
+            self._line = ""
+
+    def on_end(self, event: event.Event) -> None:
+        """Nothing to say when it is done."""
+
+
+def _announce_on_compilation(line: str) -> None:
+    event.register("numba:compile", _Announcement(line))
 
 
 def kernel(function: _Function) -> _Function:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tracegen.proto.errors import InputError
-from tracegen.spec.parallelism import Parallelism
+
+if TYPE_CHECKING:
+    from tracegen.spec.parallelism import Parallelism
 
 DENSE = ("tp", "cp", "dp", "pp")
 EXPERT = ("etp", "ep", "edp", "pp")
@@ -157,7 +160,7 @@ class Placement:
             order = ", ".join(axis for axis, _ in self.dense)
             raise InputError(
                 f"parallelism.order: under the order {order}, neighbours in a pipeline are {dense_stride} ranks apart "
-                f"in the dense grid but {expert_stride} in the expert grid, so the grids disagree on stages; put pp last"
+                f"in the dense grid but {expert_stride} in the expert grid: the grids disagree on stages; put pp last"
             )
         return self.expert
 

@@ -31,7 +31,7 @@ def emit(
 ) -> None:
     """Write one Chakra execution trace per rank of the job that SPEC describes."""
     from tracegen.build import build
-    from tracegen.cli import show
+    from tracegen.cli import load, show
     from tracegen.emit import emit as write
     from tracegen.proto.errors import InputError
     from tracegen.spec import load_job
@@ -49,12 +49,12 @@ def emit(
     size = sum(file.stat().st_size for file in files)
     summary = {
         "out": str(out), "ranks": len(files), "classes": len(built.traces.graphs), "nodes": _nodes(built.traces, chosen),
-        "bytes": size, "execution": execution, "notes": [*job.notes, *built.notes],
+        "bytes": size, "execution": execution, "notes": list(built.notes),
     }  # fmt: skip
     if as_json:
         show.document("emit", summary)
         return
-    click.echo(built.manifest["summary"])
+    click.echo(load.title(built.manifest))
     click.echo(
         f"{out}: {len(files)} ranks in {len(built.traces.graphs)} classes, {summary['nodes']:,} nodes, "
         f"{show.quantity(size, 'B')}"

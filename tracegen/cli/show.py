@@ -49,8 +49,12 @@ def share(part: float, whole: float) -> str:
 
 def document(command: str, content: dict[str, Any]) -> None:
     """Print a result as JSON, with the version and the command first."""
-    head = {"tracegen": tracegen.__version__, "command": command}
-    click.echo(json.dumps({**head, **content}, indent=1, allow_nan=False))
+    click.echo(json_text({"tracegen": tracegen.__version__, "command": command, **content}))
+
+
+def json_text(content: dict[str, Any]) -> str:
+    """JSON as every command prints it; NaN and infinities, which JSON has not, are refused."""
+    return json.dumps(content, indent=1, allow_nan=False)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:

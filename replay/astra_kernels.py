@@ -1,0 +1,372 @@
+"""The compiled engine of execution `astra`: events in time order, slots per rank, lowest ready id first.
+
+Heaps are plain arrays. Node lanes: 0 receives (no slot), 1 compute, 2 CPU, 3 communication.
+"""
+
+import numpy as np
+
+from tracegen.proto.compiled import kernel
+
+_INSTANT, _TIMED, _SEND, _RECV, _JOIN = 0, 1, 2, 3, 4
+_LANES = 4
+_NO_CLOSED_FORM = -2
+_STEPWISE, _ONE_SHOT = 1, 2
+_RING = 0
+
+
+@kernel
+def delay(src, dst, nbytes, sizes, topology, latency, bandwidth):  # type: ignore[no-untyped-def]
+    """floor(h latency + m / B) of the lowest dimension in which the ends differ; topology 0 ring, else links a crossing takes."""
+    a, b = src, dst
+    for d in range(len(sizes)):
+        n = sizes[d]
+        x, y = a % n, b % n
+        if x != y:
+            if topology[d] == _RING:
+                ahead = (y - x) % n
+                hops = min(ahead, n - ahead)
+            else:
+                hops = topology[d]
+            return np.int64(np.floor(hops * latency[d] + nbytes / bandwidth[d]))
+        a //= n
+        b //= n
+    return np.int64(0)
+
+
+@kernel
+def collective_finish(ranks, enter, rule, rules, steps, sizes, topology, latency, bandwidth, inject, out):  # type: ignore[no-untyped-def]
+    """When each member ends, in ``out``; False where only the last entry plus the closed form is known.
+
+    ``rules`` i64[rules, 7]: span, lag, form, endpoint delay, rounds, first and last step; ``steps`` i64[steps, 4]:
+    count, bytes, reduction, partner (0 the previous member, else XOR of positions). Stepwise, with X the way from the
+    partner p: inj_i(1) = enter_i + e, proc_i(k) = max(inj_p(k) + X, inj_i(k)) + e + P_k, inj_i(k + 1) = proc_i(k).
+    """
+    n = len(ranks)
+    span, form, e, rounds = rules[rule, 0], rules[rule, 2], rules[rule, 3], rules[rule, 4]
+    last = enter[0]
+    together = True
+    for i in range(1, n):
+        if enter[i] != enter[0]:
+            together = False
+        last = max(last, enter[i])
+    if span >= 0 and (together or (form != _STEPWISE and form != _ONE_SHOT)):
+        for i in range(n):
+            out[i] = last + span
+        return together
+    for i in range(n):
+        out[i] = enter[i]
+    for _ in range(rounds):
+        for i in range(n):
+            inject[i] = out[i] + e
+        if form == _ONE_SHOT:
+            message, reduction = steps[rules[rule, 5], 1], steps[rules[rule, 5], 2]
+            for i in range(n):
+                latest = inject[i]
+                for j in range(n):
+                    if j != i:
+                        latest = max(
+                            latest, inject[j] + delay(ranks[j], ranks[i], message, sizes, topology, latency, bandwidth)
+                        )
+                out[i] = latest + e + reduction
+            continue
+        for s in range(rules[rule, 5], rules[rule, 6]):
+            message, reduction, partner = steps[s, 1], steps[s, 2], steps[s, 3]
+            for _k in range(steps[s, 0]):
+                for i in range(n):
+                    p = i ^ partner if partner > 0 else (i - 1 if i > 0 else n - 1)
+                    came = inject[p] + delay(ranks[p], ranks[i], message, sizes, topology, latency, bandwidth)
+                    out[i] = max(came, inject[i]) + e + reduction
+                for i in range(n):
+                    inject[i] = out[i]
+    return True
+
+
+@kernel
+def _push(heap, size, time, registered, sequence, node):  # type: ignore[no-untyped-def]
+    """Put an event on the heap (columns time, registered, sequence, node), which grows as needed."""
+    if size == len(heap):
+        larger = np.empty((2 * size, 4), np.int64)
+        larger[:size] = heap
+        heap = larger
+    at = size
+    while at > 0:
+        up = (at - 1) >> 1
+        if heap[up, 0] < time or (
+            heap[up, 0] == time
+            and (heap[up, 1] < registered or (heap[up, 1] == registered and heap[up, 2] < sequence))
+        ):
+            break
+        heap[at] = heap[up]
+        at = up
+    heap[at, 0] = time
+    heap[at, 1] = registered
+    heap[at, 2] = sequence
+    heap[at, 3] = node
+    return heap
+
+
+@kernel
+def _drop_first(heap, size):  # type: ignore[no-untyped-def]
+    """Take the first event off a heap of ``size`` events."""
+    last = size - 1
+    time, registered, sequence, node = heap[last, 0], heap[last, 1], heap[last, 2], heap[last, 3]
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= last:
+            break
+        other = child + 1
+        if other < last and (
+            heap[other, 0] < heap[child, 0]
+            or (
+                heap[other, 0] == heap[child, 0]
+                and (
+                    heap[other, 1] < heap[child, 1]
+                    or (heap[other, 1] == heap[child, 1] and heap[other, 2] < heap[child, 2])
+                )
+            )
+        ):
+            child = other
+        if time < heap[child, 0] or (
+            time == heap[child, 0]
+            and (
+                registered < heap[child, 1] or (registered == heap[child, 1] and sequence < heap[child, 2])
+            )
+        ):
+            break
+        heap[at] = heap[child]
+        at = child
+    heap[at, 0] = time
+    heap[at, 1] = registered
+    heap[at, 2] = sequence
+    heap[at, 3] = node
+
+
+@kernel
+def _ready_push(store, base, counts, lane, position):  # type: ignore[no-untyped-def]
+    """Add a ready node to a lane's heap of positions."""
+    at = counts[lane]
+    counts[lane] += 1
+    while at > 0:
+        up = (at - 1) >> 1
+        if store[base + up] <= position:
+            break
+        store[base + at] = store[base + up]
+        at = up
+    store[base + at] = position
+
+
+@kernel
+def _ready_pop(store, base, counts, lane):  # type: ignore[no-untyped-def]
+    """Take the lowest position off a lane's heap."""
+    first = store[base]
+    counts[lane] -= 1
+    last = counts[lane]
+    position = store[base + last]
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= last:
+            break
+        if child + 1 < last and store[base + child + 1] < store[base + child]:
+            child += 1
+        if position <= store[base + child]:
+            break
+        store[base + at] = store[base + child]
+        at = child
+    store[base + at] = position
+    return first
+
+
+@kernel
+def play(  # type: ignore[no-untyped-def]
+    node_ptr,
+    cell_of,
+    class_start,
+    act,
+    succ_ptr,
+    succ,
+    indegree,
+    lane,
+    lane_ptr,
+    mate,
+    instance,
+    member_ptr,
+    members,
+    needed,
+    pool_of_instance,
+    position_ptr,
+    position,
+    position_rank,
+    rule_of_instance,
+    rules,
+    steps,
+    sizes,
+    topology,
+    latency,
+    bandwidth,
+    span,
+    ready,
+    issue,
+    transfer,
+    end,
+    ahead,
+):
+    """Fill the five last columns; returns how many collectives were settled by an approximation.
+
+    ``lane_ptr`` i64[cells, 4]: where each cell's heap of ready nodes of a lane begins. ``position``: per member of each
+    pool's group, in ring order, its pair; ``position_rank`` its rank.
+    """
+    n, cells = len(cell_of), len(class_start)
+    left = np.empty(n, np.int32)
+    store = np.empty(n, np.int32)
+    counts = np.zeros((cells, _LANES), np.int64)
+    holder = np.full((cells, _LANES), -1, np.int64)
+    held_last = np.full((cells, _LANES), np.int32(-1), np.int32)
+    later = np.full(n, np.int64(-1))  # nodes freed inside an issue loop, looked at in the next one
+    later_head = np.full(cells, np.int64(-1))
+    arrived = np.zeros(n, np.bool_)
+    heap = np.empty((1024, 4), np.int64)
+    events = 0
+    sequence = np.int64(0)
+    widest = 1
+    for q in range(len(position_ptr) - 1):
+        widest = max(widest, position_ptr[q + 1] - position_ptr[q])
+    enter, inject, leave = np.empty(widest, np.int64), np.empty(widest, np.int64), np.empty(widest, np.int64)
+    approximate = 0
+    done = np.empty(2, np.int64)
+
+    for v in range(n):
+        c = cell_of[v]
+        g = class_start[c] + v - node_ptr[c]
+        left[v] = indegree[g]
+        if left[v] == 0:
+            ready[v] = 0
+            _ready_push(store, lane_ptr[c, lane[g]], counts[c], lane[g], np.int32(v - node_ptr[c]))
+
+    now = np.int64(0)
+    starting = 0
+    while True:
+        # At 0 every rank looks for work in order; afterwards the ranks whose nodes have just ended do.
+        done_count = 0
+        if starting < cells:
+            done[0] = -1
+            done_count = 1
+        elif events == 0:
+            break
+        else:
+            now = heap[0, 0]
+            v = heap[0, 3]
+            _drop_first(heap, events)
+            events -= 1
+            done[0] = v
+            done_count = 1
+            c = cell_of[v]
+            if act[class_start[c] + v - node_ptr[c]] == _SEND and mate[v] >= 0:
+                if issue[mate[v]] >= 0:
+                    done[1] = mate[v]
+                    done_count = 2
+                else:
+                    arrived[mate[v]] = True
+                transfer[mate[v]] = issue[v]
+        for k in range(done_count):
+            if done[k] < 0:
+                c = starting
+                starting += 1
+            else:
+                v = done[k]
+                c = cell_of[v]
+                base = node_ptr[c]
+                g = class_start[c] + v - base
+                end[v] = now
+                if lane[g] > 0:
+                    holder[c, lane[g]] = -1
+                for e in range(succ_ptr[g], succ_ptr[g + 1]):
+                    x = base + succ[e]
+                    left[x] -= 1
+                    if left[x] == 0:
+                        ready[x] = now
+                        h = class_start[c] + succ[e]
+                        _ready_push(store, lane_ptr[c, lane[h]], counts[c], lane[h], succ[e])
+            base = node_ptr[c]
+            x = later_head[c]
+            later_head[c] = -1
+            while x >= 0:
+                h = class_start[c] + x - base
+                _ready_push(store, lane_ptr[c, lane[h]], counts[c], lane[h], np.int32(x - base))
+                x = later[x]
+            while True:
+                best, best_lane = np.int32(2147483647), -1
+                for one in range(_LANES):
+                    if counts[c, one] > 0 and (one == 0 or holder[c, one] < 0):
+                        top = store[lane_ptr[c, one]]
+                        if top < best:
+                            best, best_lane = top, one
+                if best_lane < 0:
+                    break
+                _ready_pop(store, lane_ptr[c, best_lane], counts[c], best_lane)
+                v = base + best
+                g = class_start[c] + best
+                issue[v] = now
+                if now > ready[v]:
+                    ahead[v] = held_last[c, best_lane]
+                if act[g] == _INSTANT or (act[g] == _TIMED and span[v] == 0):
+                    transfer[v] = now
+                    end[v] = now
+                    for e in range(succ_ptr[g], succ_ptr[g + 1]):
+                        x = base + succ[e]
+                        left[x] -= 1
+                        if left[x] == 0:
+                            ready[x] = now
+                            later[x] = later_head[c]
+                            later_head[c] = x
+                    continue
+                if best_lane > 0:
+                    holder[c, best_lane] = v
+                    held_last[c, best_lane] = best
+                if act[g] == _RECV:
+                    if arrived[v]:
+                        heap = _push(heap, events, now, now, sequence, v)
+                        events += 1
+                        sequence += 1
+                elif act[g] == _JOIN:
+                    i = instance[v]
+                    needed[i] -= 1
+                    if needed[i] > 0 or rules[rule_of_instance[i], 0] == -1:
+                        continue
+                    pool = pool_of_instance[i]
+                    first, stop = position_ptr[pool], position_ptr[pool + 1]
+                    m0 = member_ptr[i]
+                    for p in range(stop - first):
+                        enter[p] = issue[members[m0 + position[first + p]]]
+                    exact = collective_finish(
+                        position_rank[first:stop],
+                        enter[: stop - first],
+                        rule_of_instance[i],
+                        rules,
+                        steps,
+                        sizes,
+                        topology,
+                        latency,
+                        bandwidth,
+                        inject,
+                        leave,
+                    )
+                    if not exact:
+                        approximate += 1
+                    for p in range(stop - first):
+                        w = members[m0 + position[first + p]]
+                        if transfer[w] < 0:
+                            transfer[w] = now
+                            span[w] = leave[p] - now
+                            lag = rules[rule_of_instance[i], 1]
+                            heap = _push(heap, events, leave[p], leave[p] - lag, sequence, w)
+                            events += 1
+                            sequence += 1
+                else:
+                    transfer[v] = now
+                    if span[v] >= 0:
+                        heap = _push(heap, events, now + span[v], now, sequence, v)
+                        events += 1
+                        sequence += 1
+    return approximate

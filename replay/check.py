@@ -1,0 +1,65 @@
+"""Checks traces without running them: every rule of `rules.RULES`, all findings at once.
+
+Owns which checks run and in what order; the rules are in the ``rules_*`` modules, their severities in `rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tracegen.proto.graph import TraceSet
+from tracegen.proto.problems import Problem
+from tracegen.replay.fabric import Fabric
+from tracegen.replay.rules import ERROR, Finding, Report, Scope
+from tracegen.replay.rules_groups import check_groups
+from tracegen.replay.rules_messages import check_messages
+from tracegen.replay.rules_nodes import check_nodes
+from tracegen.replay.rules_order import check_cycles, check_deadlock
+
+__all__ = ["Finding", "check"]
+
+
+def check(
+    traces: TraceSet | None,
+    fabric: Fabric | None,
+    execution: str,
+    *,
+    problems: Iterable[Problem] = (),
+    ignore_missing_parents: bool = False,
+) -> list[Finding]:
+    """Everything that is wrong or suspicious in traces under an execution, errors first.
+
+    Parameters
+    ----------
+    traces : None where files could not be read; then only ``problems`` are told.
+    fabric : the network they would run on; without it the rules that need one are left out.
+    execution : ``streams`` or ``astra``; severity is by effect on it.
+    problems : what the reader found (``proto.files.load_traces``); its findings of a rule stand for ours.
+    ignore_missing_parents : dependencies on nodes that do not exist are warned of, not refused.
+
+    Returns
+    -------
+    list of Finding
+        At most `rules.CAP` per rule and one more that counts the rest; empty where nothing was found.
+    """
+    found = list(problems)
+    read = [Finding(ERROR, problem.rule, problem.where, problem.message) for problem in found]
+    if traces is None:
+        return read
+    scope = Scope.of(traces, fabric, execution)
+    report = Report(
+        execution,
+        lenient=frozenset({"missing-parent"} if ignore_missing_parents else ()),
+        told=frozenset(problem.rule for problem in found),
+    )
+    if fabric is not None and fabric.ranks != traces.ranks:
+        sizes = " x ".join(map(str, fabric.size)) or "1"
+        message = f"the traces have {traces.ranks} ranks, the network {sizes} = {fabric.ranks}"
+        report.add("rank-count", [("network", message)])
+    check_nodes(scope, report)
+    check_cycles(scope, report)
+    check_groups(scope, report)
+    check_messages(scope, report)
+    if not read and not report.errors:
+        check_deadlock(scope, report)
+    return read + report.findings()

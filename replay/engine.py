@@ -1,0 +1,215 @@
+"""Runs traces on a fabric: plan, fold, lay out, sweep. The one entry to the engine; `Timeline` is made of its `Run`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracegen.proto.errors import InputError
+from tracegen.proto.graph import Kind, TraceSet
+from tracegen.replay.assembly import Assembly, assemble
+from tracegen.replay.astra import RuleBook, fabric_tables, in_rank_order, lane_starts, position_ranks
+from tracegen.replay.astra_kernels import play
+from tracegen.replay.fabric import Fabric, refuse_other_size
+from tracegen.replay.fold import fold_ranks
+from tracegen.replay.late import late_ranks
+from tracegen.replay.plan import ASTRA, EXECUTIONS, STREAMS, ClassPlan, plan_class
+from tracegen.replay.run import Run
+from tracegen.replay.slots import Slots, name_slots, ring_edges, split_by_dimensions
+from tracegen.replay.spans import Jitter, StreamCosts, fill_spans, per_join
+from tracegen.replay.streams_kernels import sweep
+
+
+class Times(NamedTuple):
+    """Columns over the nodes of an assembly, as `Run` describes them, in id order; -1 where never."""
+
+    ready: NDArray[np.int64]
+    issue: NDArray[np.int64]
+    transfer: NDArray[np.int64]
+    end: NDArray[np.int64]
+    ahead: NDArray[np.int32]
+
+    @classmethod
+    def unset(cls, nodes: int) -> Times:
+        """Nothing has happened yet."""
+        return cls(*(np.full(nodes, -1, np.int64) for _ in range(4)), np.full(nodes, -1, np.int32))
+
+
+def run(
+    traces: TraceSet,
+    fabric: Fabric,
+    *,
+    execution: str,
+    fold: bool = True,
+    jitter: Jitter | None = None,
+    colours: NDArray[np.int64] | None = None,
+) -> Run:
+    """Play the traces and say when everything happened.
+
+    Parameters
+    ----------
+    execution : ``streams`` or ``astra`` (DEFINITIONS 6).
+    fold : simulate one rank per cell; the result is the same without.
+    jitter : a random factor on every compute duration; nothing folds then.
+    colours : i64[ranks], ranks of unlike colour are never folded together (a stage, say).
+
+    Raises
+    ------
+    InputError
+        The traces' rank count is not the network's, or a node that this execution cannot run. A run that does not
+        finish is no error here: `Run.unfinished` and `explain` tell.
+    """
+    if execution not in EXECUTIONS:
+        raise InputError(f"execution {execution!r} is unknown; use one of {', '.join(EXECUTIONS)}")
+    refuse_other_size(fabric, traces.ranks)
+    _refuse_memory_nodes(traces)
+    traces, mask = split_by_dimensions(traces, fabric)
+    if execution == ASTRA:
+        traces = in_rank_order(traces)
+    plans = tuple(plan_class(graph, traces.slots.shape[1], execution) for graph in traces.graphs)
+    slots = name_slots(traces, plans, fabric, mask, lowest_only=execution == ASTRA)
+    if fold and jitter is None:
+        cell_of = _fold(traces, slots, fabric, execution, colours)
+    else:
+        cell_of = np.arange(traces.ranks, dtype=np.int32)
+    representative = np.unique(cell_of, return_index=True)[1].astype(np.int32)
+    assembly = assemble(plans, traces.class_of[representative], slots, cell_of, representative, execution)
+    times, span, notes = _simulate(assembly, traces, slots, fabric, representative, execution, jitter)
+    late = late_ranks(assembly, slots, cell_of, representative, times.issue)
+    return Run(
+        traces=traces,
+        fabric=fabric,
+        execution=execution,
+        cell_of=cell_of,
+        representative=representative,
+        node_ptr=assembly.node_ptr,
+        **_in_graph_order(assembly, times, late, span),
+        notes=notes,
+        assembly=assembly,
+        slots=slots,
+    )
+
+
+def _fold(
+    traces: TraceSet, slots: Slots, fabric: Fabric, execution: str, colours: NDArray[np.int64] | None
+) -> NDArray[np.int32]:
+    if execution == STREAMS:
+        return fold_ranks(traces, slots, colours=colours)
+    # Only hierarchical collectives end on all members at once; around a ring each member has its own end.
+    dimensions = sum((slots.mask >> d & 1) for d in range(fabric.dimensions))
+    return fold_ranks(
+        traces, slots, around=ring_edges(slots.groups, fabric), turned=np.asarray(dimensions < 2), colours=colours
+    )
+
+
+def _simulate(
+    assembly: Assembly,
+    traces: TraceSet,
+    slots: Slots,
+    fabric: Fabric,
+    representative: NDArray[np.int32],
+    execution: str,
+    jitter: Jitter | None,
+) -> tuple[Times, NDArray[np.int64], tuple[str, ...]]:
+    """Times and spans of every node, and notes."""
+    times = Times.unset(assembly.nodes)
+    span = fill_spans(assembly, traces, slots, fabric, representative, execution, jitter)
+    if execution == STREAMS:
+        per_join(assembly, slots, representative, StreamCosts(fabric, slots).price, span)
+        sweep(*_layout(assembly), assembly.before, assembly.after, *_meetings(assembly), span, *times)
+        return times, span, ()
+    book = RuleBook(fabric, slots)
+    rule_of_instance = np.zeros(len(assembly.needed), np.int64)
+    per_join(assembly, slots, representative, book.price, rule_of_instance, assembly.instance)
+    approximate = play(
+        *_layout(assembly),
+        assembly.lane,
+        lane_starts(assembly),
+        *_meetings(assembly),
+        assembly.pool_of_instance,
+        assembly.pools.position_ptr,
+        assembly.pools.position,
+        position_ranks(assembly, slots),
+        rule_of_instance,
+        *book.tables(),
+        *fabric_tables(fabric),
+        span,
+        *times,
+    )
+    return times, span, _notes(approximate)
+
+
+def _notes(approximate: int) -> tuple[str, ...]:
+    if not approximate:
+        return ()
+    return (
+        f"{approximate} collectives whose members entered at different ticks were timed from the last entry; "
+        "ASTRA-sim starts each member alone and may end up to one collective's skew earlier or later",
+    )
+
+
+def _layout(assembly: Assembly) -> tuple[NDArray[np.generic], ...]:
+    return (
+        assembly.node_ptr,
+        assembly.cell_of_node,
+        assembly.class_start,
+        assembly.act,
+        assembly.succ_ptr,
+        assembly.succ,
+        assembly.indegree,
+    )
+
+
+def _meetings(assembly: Assembly) -> tuple[NDArray[np.generic], ...]:
+    return (assembly.mate, assembly.instance, assembly.member_ptr, assembly.members, assembly.needed.copy())
+
+
+def _refuse_memory_nodes(traces: TraceSet) -> None:
+    for number, graph in enumerate(traces.graphs):
+        memory = np.flatnonzero((graph.kind == Kind.MEM_LOAD) | (graph.kind == Kind.MEM_STORE))
+        if len(memory):
+            rank = int(np.flatnonzero(traces.class_of == number)[0])
+            at = int(memory[0])
+            raise InputError(
+                f"rank {rank} node {graph.id[at]}: {Kind(int(graph.kind[at])).name} needs a remote memory, "
+                "which replay does not model yet"
+            )
+
+
+def _in_graph_order(
+    assembly: Assembly, times: Times, late: NDArray[np.int32], span: NDArray[np.int64]
+) -> dict[str, NDArray[np.int64] | NDArray[np.int32]]:
+    """The columns of `Run`, each cell's nodes back in the order of its graph."""
+    columns: dict[str, NDArray[np.int64] | NDArray[np.int32]] = {
+        "ready_ns": times.ready,
+        "issue_ns": times.issue,
+        "transfer_ns": times.transfer,
+        "end_ns": times.end,
+        "ahead": times.ahead,
+        "late_rank": late,
+        "duration_ns": span,
+    }
+    moved = [number for number, plan in enumerate(assembly.plans) if _reordered(plan)]
+    if not moved:
+        return columns
+    place = np.arange(assembly.nodes)
+    for number in moved:
+        order = assembly.plans[number].order
+        rows = assembly.node_ptr[assembly.cells_of_class(number)][:, None]
+        place[rows + np.arange(len(order))] = rows + order
+        behind = times.ahead[rows + np.arange(len(order))]
+        times.ahead[rows + np.arange(len(order))] = np.where(behind >= 0, order[np.maximum(behind, 0)], -1)
+    out = {}
+    for name, column in columns.items():
+        out[name] = np.empty_like(column)
+        out[name][place] = column
+    return out
+
+
+def _reordered(plan: ClassPlan) -> bool:
+    return bool(len(plan) > 1 and (np.diff(plan.order) < 0).any())
+
+
+__all__ = ["ASTRA", "STREAMS", "Jitter", "run"]

@@ -1,0 +1,170 @@
+"""How long each node takes by itself: compute, messages, and collectives under `streams`. No queues, no waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracegen.proto.errors import InputError
+from tracegen.proto.graph import Collective, Kind, TraceSet
+from tracegen.replay.assembly import Assembly
+from tracegen.replay.collectives import Cost, Shape, duration
+from tracegen.replay.fabric import Fabric
+from tracegen.replay.hashing import mix
+from tracegen.replay.plan import ASTRA, JOIN, SEND, TIMED, ClassPlan
+from tracegen.replay.routes import message_ns
+from tracegen.replay.slots import Slots
+
+NEVER = -1
+
+
+@dataclass(frozen=True)
+class Jitter:
+    """A factor on every compute duration, uniform in [low, high], from a hash of seed, rank and the node's place by id."""
+
+    low: float
+    high: float
+    seed: int = 0
+
+    def factors(self, ranks: NDArray[np.int32], nodes: int) -> NDArray[np.float64]:
+        """Factors f64[ranks, nodes]."""
+        with np.errstate(over="ignore"):
+            rows = mix(ranks.astype(np.int64) + np.int64(self.seed) * np.int64(1_000_003))
+            bits = mix(rows[:, None] + mix(np.arange(nodes, dtype=np.int64))[None, :])
+        uniform = (bits >> np.uint64(11)).astype(np.float64) / 2.0**53
+        return self.low + (self.high - self.low) * uniform
+
+
+class StreamCosts:
+    """Costs of collectives under `streams`, each kind, size and group geometry priced once."""
+
+    def __init__(self, fabric: Fabric, slots: Slots) -> None:
+        self._fabric, self._slots = fabric, slots
+        self._shapes: dict[int, Shape] = {}
+        self._costs: dict[tuple[int, int, int], Cost] = {}
+
+    def cost(self, shape: int, kind: int, nbytes: int) -> Cost:
+        """The cost of a collective of ``kind`` and ``nbytes`` in a group of geometry ``shape``."""
+        key = (shape, kind, nbytes)
+        if key not in self._costs:
+            if shape not in self._shapes:
+                group = int(self._slots.shape_of[shape])
+                ranks = tuple(self._slots.groups.ranks(group).tolist())
+                self._shapes[shape] = Shape.of(self._fabric.size, ranks)
+            self._costs[key] = duration(self._fabric, self._shapes[shape], kind, nbytes)
+        return self._costs[key]
+
+    def price(self, shape: int, kind: int, nbytes: int) -> int:
+        """Its duration, ns."""
+        return self.cost(shape, kind, nbytes).duration_ns
+
+
+def compute_ns(plan: ClassPlan, fabric: Fabric, execution: str) -> NDArray[np.int64]:
+    """Duration of a class's timed nodes in id order, i64[n]; NEVER where ASTRA-sim's roofline never ends.
+
+    `streams` takes our own nanoseconds, else duration_micros; `astra` duration_micros, 0 counting as 1 ns, or with
+    ``roofline-enabled`` floor(1e9 ops / min(M ops / bytes, peak)) on nodes that are not CPU's (semantics 4).
+    """
+    graph, order = plan.graph, plan.order
+    written = graph.duration_us[order] * 1000
+    if execution != ASTRA:
+        own = graph.duration_ns[order]
+        return np.where(own >= 0, own, written)
+    out = np.where(written == 0, 1, written)
+    if fabric.peak_flops:
+        ops, nbytes = graph.flops[order].astype(np.float64), graph.mem_bytes[order].astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rate = np.minimum(fabric.memory_bandwidth * 1e9 * (ops / nbytes), fabric.peak_flops)
+            took = 1e9 * (ops / rate)
+        device = (graph.kind[order] == Kind.COMP) & ~graph.cpu[order]
+        out = np.where(device, np.where(np.isfinite(took), np.floor(np.nan_to_num(took)), NEVER), out).astype(np.int64)
+    return out
+
+
+def scaled(spans: NDArray[np.int64], factor: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Durations times factors, rounded half to even, at least 1 ns; NEVER stays."""
+    return np.where(spans == NEVER, NEVER, np.maximum(np.rint(spans * factor), 1)).astype(np.int64)
+
+
+def fill_spans(
+    assembly: Assembly,
+    traces: TraceSet,
+    slots: Slots,
+    fabric: Fabric,
+    representative: NDArray[np.int32],
+    execution: str,
+    jitter: Jitter | None,
+) -> NDArray[np.int64]:
+    """Span of every node but collectives, i64[nodes]."""
+    span = np.zeros(assembly.nodes, np.int64)
+    for number, plan in enumerate(assembly.plans):
+        cells = assembly.cells_of_class(number)
+        if not len(cells):
+            continue
+        rank = representative[cells]
+        rows = assembly.node_ptr[cells][:, None]
+        timed = np.flatnonzero(plan.act == TIMED)
+        base = np.broadcast_to(compute_ns(plan, fabric, execution)[timed], (len(cells), len(timed)))
+        if traces.scale is not None:
+            base = scaled(base, traces.scale[rank][:, None])
+        if jitter is not None:
+            base = scaled(base, jitter.factors(rank, len(plan))[:, timed])
+        span[rows + timed] = base
+        sends = np.flatnonzero(plan.act == SEND)
+        column = plan.slot[sends]
+        way = slots.peer_routes
+        span[rows + sends] = message_ns(
+            way.latency[rank][:, column], way.bandwidth[rank][:, column], plan.nbytes[sends]
+        )
+    return span
+
+
+def per_join(
+    assembly: Assembly,
+    slots: Slots,
+    representative: NDArray[np.int32],
+    price: Callable[[int, int, int], int],
+    out: NDArray[np.int64],
+    instance: NDArray[np.int32] | None = None,
+) -> None:
+    """Write ``price(shape, kind, bytes)`` of every collective to ``out``, by node, or by instance where that is given.
+
+    Raises
+    ------
+    InputError
+        Whatever ``price`` refuses, with the rank and node it was for.
+    """
+    for number, plan in enumerate(assembly.plans):
+        cells = assembly.cells_of_class(number)
+        joins = np.flatnonzero(plan.act == JOIN)
+        if len(cells) and len(joins):
+            priced = _priced(plan, joins, slots, representative[cells], price)
+            flat = assembly.node_ptr[cells][:, None] + joins
+            out[flat if instance is None else instance[flat]] = priced
+
+
+def _priced(
+    plan: ClassPlan,
+    joins: NDArray[np.int64],
+    slots: Slots,
+    rank: NDArray[np.int32],
+    price: Callable[[int, int, int], int],
+) -> NDArray[np.int64]:
+    """Prices of a class's collectives on each of its cells, i64[cells, joins]."""
+    columns = np.stack([plan.slot[joins], plan.collective[joins], plan.nbytes[joins]], 1).astype(np.int64)
+    kinds, first, which = np.unique(columns, axis=0, return_index=True, return_inverse=True)
+    table = np.zeros((len(rank), len(kinds)), np.int64)
+    for k, (slot, kind, nbytes) in enumerate(kinds.tolist()):
+        shape = slots.shape[slots.names[rank, slot]]
+        for one in np.unique(shape).tolist():
+            try:
+                if kind not in tuple(Collective):
+                    raise InputError(f"a collective of unknown type {kind} (comm_type is missing or not one of Chakra's)")
+                table[shape == one, k] = price(one, kind, nbytes)
+            except InputError as why:
+                node = plan.graph.id[plan.order[joins[first[k]]]]
+                raise InputError(f"rank {rank[shape == one][0]} node {node}: {why}") from None
+    return table[:, which.reshape(-1)]

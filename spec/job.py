@@ -1,0 +1,222 @@
+"""A job: a spec with every default resolved and every rule checked. Owns the way from a file to a `Job`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import Field, PrivateAttr
+
+from tracegen.spec import rules, world
+from tracegen.spec.device import Device
+from tracegen.spec.model import Model
+from tracegen.spec.network import Network
+from tracegen.spec.parallelism import Parallelism
+from tracegen.spec.problems import SpecError, line, nearest, validated
+from tracegen.spec.resolve import SECTION, changed, open_spec, resolve
+from tracegen.spec.source import Source, assign, parse_override
+from tracegen.spec.units import Degree, FileName, Frozen
+from tracegen.spec.workload import Workload
+
+SECTIONS: dict[str, type[Frozen]] = {
+    "model": Model,
+    "device": Device,
+    "network": Network,
+    "parallelism": Parallelism,
+    "workload": Workload,
+}
+KEYS = ("name", "model", "device", "gpus", "network", "parallelism", "workload")
+"""The keys at the top of a spec."""
+
+
+class _Head(Frozen):
+    """The two plain keys at the top; gpus 0 where it is left out."""
+
+    name: FileName
+    gpus: Degree = 0
+
+
+class Job(Frozen):
+    """A resolved job. Two jobs are equal where what they describe is; notes and places do not count.
+
+    Parameters
+    ----------
+    gpus : ranks, the world.
+    notes : lines to show the user: what was inferred, assumed, or taken from elsewhere.
+    """
+
+    name: FileName
+    model: Model
+    device: Device
+    gpus: Degree
+    network: Network
+    parallelism: Parallelism
+    workload: Workload
+    notes: tuple[str, ...] = Field((), exclude=True, repr=False)
+    _source: Source = PrivateAttr(default_factory=lambda: Source({}))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and self.document() == other.document()
+
+    def __hash__(self) -> int:
+        return hash(repr(self.document()))
+
+    @property
+    def world(self) -> int:
+        """Number of ranks, tp·cp·dp·pp."""
+        return self.gpus
+
+    @property
+    def microbatches(self) -> int:
+        """m = global_batch / (micro_batch·dp), per replica and step."""
+        return self.workload.global_batch // (self.workload.micro_batch * self.parallelism.dp)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """global_batch·sequence_length."""
+        return self.workload.global_batch * self.workload.sequence_length
+
+    def document(self) -> dict[str, Any]:
+        """Plain types, every default written out; `load_job` of it as YAML (`source.dump`) gives an equal job."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    def place(self, key: str) -> str:
+        """``file:line key`` of a dotted key, or of the nearest key above it that was written."""
+        place = self._source.place(*(int(part) if part.isdigit() else part for part in key.split(".")))
+        return place if place.startswith(f"--set {key}=") else f"{place} {key}"
+
+
+def load_job(where: str, overrides: Sequence[str] = ()) -> Job:
+    """Read, resolve and check a spec.
+
+    Parameters
+    ----------
+    where : path of a YAML file, or the name of an example job in the catalogue (with or without ``.yaml``).
+    overrides : ``key.path=value`` texts, as of ``--set``; later ones win.
+
+    Raises
+    ------
+    InputError
+        One line: place, key, both numbers, the nearest legal value.
+    """
+    notes: list[str] = []
+    source, folder, stem = open_spec(where, notes)
+    given = [parse_override(text) for text in overrides]
+    early = [(path, value) for path, value in given if len(path) == 1 or path[1:] == ("base",)]
+    for path, value in early:
+        if path[1:] == ("base",) and isinstance(source.data.get(str(path[0])), str):
+            path = path[:1]
+        source = assign(source, path, value)
+    source = resolve(source, folder, notes)
+    for path, value in given:
+        if (path, value) not in early:
+            source = _renamed(assign(source, path, value), path)
+    if "name" not in source.data:
+        source = Source(source.data | {"name": _as_name(stem)}, source.places)
+    return _checked(source, notes)
+
+
+def _renamed(source: Source, path: tuple[str | int, ...]) -> Source:
+    """A piece with a name and an overridden key is no longer the catalogue's."""
+    piece = source.data.get(str(path[0]))
+    if path[0] not in SECTION or not isinstance(piece, dict) or "name" not in piece or path[1:] == ("name",):
+        return source
+    name = changed(str(piece["name"]))
+    return Source(source.data | {str(path[0]): piece | {"name": name}}, source.places)
+
+
+def _as_name(stem: str) -> str:
+    """A file's stem as a job's name: what may not stand in trace files' names becomes ``-``."""
+    text = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._+-") else "-" for letter in stem)
+    return text if text[:1].isalnum() else f"job{text}"
+
+
+def _checked(source: Source, notes: list[str]) -> Job:
+    problems = [line(source, (key,), f"unknown key; {_belongs(key)}") for key in source.data if key not in KEYS]
+    problems += [
+        line(source, (), f"{key} is missing; {hint}")
+        for key, hint in (
+            ("model", "name one of `tracegen catalog models`, a path, or a mapping"),
+            ("workload", "give at least sequence_length and global_batch"),
+        )
+        if key not in source.data
+    ]
+    if "device" not in source.data:
+        problems.append(line(source, (), "device is missing; name one, or a cluster (which names its own)"))
+    top = {key: source.data[key] for key in ("name", "gpus") if key in source.data}
+    head = validated(_Head, top, source, (), problems)
+    data = {"parallelism": {}, "network": {}} | source.data
+    data["network"], is_open = _sized_for_now(data["network"])
+    parts: dict[str, Any] = {
+        key: validated(section, data[key], source, (key,), problems) for key, section in SECTIONS.items() if key in data
+    }
+    if problems or head is None:
+        raise SpecError(problems)
+    notes += _whole_notes(source, data, {key: part.model_dump(by_alias=True) for key, part in parts.items()})
+    return _joined(source, head, parts, is_open, notes)
+
+
+def _sized_for_now(network: Any) -> tuple[Any, bool]:
+    """The network with a size of 1 where the outermost dimension has none, and whether that was so."""
+    dimensions = network.get("dimensions") if isinstance(network, dict) else None
+    if not isinstance(dimensions, list) or not dimensions or not isinstance(dimensions[-1], dict):
+        return network, False
+    if "size" in dimensions[-1]:
+        return network, False
+    return network | {"dimensions": [*dimensions[:-1], dimensions[-1] | {"size": 1}]}, True
+
+
+def _whole_notes(source: Source, written: Any, typed: Any, above: tuple[str | int, ...] = ()) -> list[str]:
+    """A note for each number that was written as a whole fraction (8.0) and read as an integer."""
+    found = []
+    if isinstance(written, dict) and isinstance(typed, dict):
+        for key in written.keys() & typed.keys():
+            found += _whole_notes(source, written[key], typed[key], (*above, key))
+    elif isinstance(written, list) and isinstance(typed, tuple):
+        for index, (item, value) in enumerate(zip(written, typed, strict=False)):
+            found += _whole_notes(source, item, value, (*above, index))
+    elif isinstance(written, float) and isinstance(typed, int):
+        found.append(line(source, above, f"{written} read as {typed}"))
+    return sorted(found)
+
+
+def _belongs(key: str) -> str:
+    """Where an unknown key at the top belongs, or the nearest known one."""
+    for name, section in SECTIONS.items():
+        if key in section.model_fields and name not in ("device", "model"):
+            return f"it belongs in {name}: write {name}.{key}"
+    return nearest(key, KEYS)
+
+
+def _joined(source: Source, head: _Head, parts: dict[str, Any], is_open: bool, notes: list[str]) -> Job:
+    """The job, after the rules that join several keys."""
+    model, parallelism, workload = parts["model"], parts["parallelism"], parts["workload"]
+    problems: list[tuple[str, str]] = [(f"model.{key}", message) for key, message in rules.model_problems(model)]
+    dp_given = "dp" in source.data.get("parallelism", {})
+    written = parts["network"] if "network" in source.data else None
+    split = world.split(parallelism, dp_given, head.gpus, written, is_open)
+    parallelism = split.value
+    shaped = world.shape(written, is_open, parallelism.world)
+    problems += split.problems or shaped.problems
+    notes += (*split.notes, *shaped.notes)
+    problems += rules.split_problems(model, parallelism, parallelism.world)
+    problems += rules.batch_problems(model, parallelism, workload)
+    if problems:
+        raise SpecError([line(source, _path(key), message) for key, message in problems])
+    notes += rules.notes(model, parallelism, workload)
+    job = Job(
+        name=head.name,
+        model=model,
+        device=parts["device"],
+        network=shaped.value,
+        parallelism=parallelism,
+        workload=workload,
+        gpus=parallelism.world,
+        notes=tuple(notes),
+    )
+    job._source = source
+    return job
+
+
+def _path(key: str) -> tuple[str | int, ...]:
+    return tuple(key.split("."))

@@ -1,0 +1,173 @@
+"""From what is wrong to one line: key, place, what was written, the nearest legal value. Owns the wording only."""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from tracegen.proto.errors import InputError
+from tracegen.spec.source import Source, dotted
+from tracegen.spec.units import WRITTEN
+
+_Section = TypeVar("_Section", bound=BaseModel)
+
+
+class SpecError(InputError):
+    """A spec is refused. The message is the first problem's line; ``problems`` has the line of each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        more = len(problems) - 1
+        super().__init__(problems[0] + (f" (and {more} more; `tracegen check --spec` lists all)" if more else ""))
+
+
+def line(source: Source, path: Sequence[str | int], message: str) -> str:
+    """``file:line key: message``; the key is left out where the place already names it."""
+    place = source.place(*path)
+    key = dotted(tuple(path))
+    named = place.startswith(f"--set {key}=") or not key
+    text = f"{place}: {message}" if named else f"{place} {key}: {message}"
+    return " ".join(text.split())
+
+
+def validated(
+    section: type[_Section], data: Any, source: Source, path: tuple[str | int, ...], problems: list[str]
+) -> _Section | None:
+    """The typed section of ``data``, whose keys lie below ``path``; None and a line per problem where it is refused."""
+    if not isinstance(data, dict):
+        problems.append(line(source, path, f"must be a mapping (key: value), not {data!r}"))
+        return None
+    try:
+        return section.model_validate(_tuples(data), context=WRITTEN)
+    except ValidationError as why:
+        problems.extend(_lines(section, data, source, path, why))
+        return None
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``nearest: x``, followed by all known ones where none is very near."""
+    options = list(known)
+    holding = [option for option in options if word and word.lower() in option.lower()]
+    if near := difflib.get_close_matches(word.lower(), options, n=1, cutoff=0.6) or holding[:3]:
+        return f"nearest: {' or '.join(near)}"
+    far = difflib.get_close_matches(word.lower(), options, n=1, cutoff=0.3)
+    return "".join(f"nearest: {option}; " for option in far) + f"known: {', '.join(options)}"
+
+
+def _tuples(value: Any) -> Any:
+    """Lists as tuples, which strict validation asks for."""
+    if isinstance(value, list):
+        return tuple(_tuples(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    return value
+
+
+def _lines(
+    section: type[BaseModel], data: Any, source: Source, above: tuple[str | int, ...], why: ValidationError
+) -> list[str]:
+    found: dict[tuple[str | int, ...], str] = {}
+    for error in why.errors(include_url=False):
+        location = tuple(error["loc"])
+        path, written = _written(data, location)
+        if error["type"] == "missing":
+            path = location
+        elif error["type"] == "wrong_key":
+            path = (*location, *error["ctx"]["key"].split("."))
+        elif path:
+            error = error | {"input": written}
+        path = (*above, *path)
+        found.setdefault(path, line(source, path, _message(section, location, error)))
+    return list(found.values())
+
+
+def _written(data: Any, location: tuple[str | int, ...]) -> tuple[tuple[str | int, ...], Any]:
+    """The part of pydantic's location that is a key of ours, and its value; it appends branches and ``[key]``."""
+    path: tuple[str | int, ...] = ()
+    for part in location:
+        if isinstance(part, int) and isinstance(data, list):
+            data = data[part]
+        elif isinstance(data, dict) and part in data:
+            data = data[part]
+        else:
+            break
+        path = (*path, part)
+    return path, data
+
+
+def _message(section: type[BaseModel], location: tuple[str | int, ...], error: Any) -> str:
+    kind, value, context = error["type"], error["input"], error.get("ctx", {})
+    shown = _shown(value)
+    match kind:
+        case "extra_forbidden":
+            return f"unknown key; {nearest(str(location[-1]), _keys(section, location[:-1]))}"
+        case "missing":
+            return "is missing"
+        case "int_type" | "int_from_float" | "int_parsing" | "int_parsing_size":
+            return f"must be a whole number, not {shown}{_near_whole(value)}"
+        case "float_type" | "float_parsing":
+            return f"must be a number, not {shown}"
+        case "bool_type" | "bool_parsing":
+            return f"must be true or false, not {shown}"
+        case "string_type":
+            return f"must be text, not {shown}"
+        case "tuple_type":
+            return f"must be a list, not {shown}"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return f"must be a mapping (key: value), not {shown}"
+        case "literal_error":
+            legal = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+            return f"{shown} is not one of {', '.join(legal)}"
+        case "greater_than_equal":
+            return f"{shown} is too small; nearest legal value {_bound(context['ge'])}"
+        case "less_than_equal":
+            return f"{shown} is too large; nearest legal value {_bound(context['le'])}"
+        case "greater_than":
+            return f"{shown} must be above {context['gt']:g}"
+        case "value_error":
+            return str(context["error"])
+        case "wrong_key":
+            return str(context["message"])
+        case _:
+            return f"{error['msg']}, not {shown}"
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    bare = isinstance(value, str) and value[:1].isdigit() and " " in value
+    text = f'"{value}"' if isinstance(value, str) and not bare else str(value)
+    text = " ".join(text.split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _bound(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
+
+
+def _near_whole(value: object) -> str:
+    if isinstance(value, float) and abs(value) < 1e15:
+        return f"; nearest {int(value)} or {int(value) + 1}"
+    if isinstance(value, str) and value.strip().isdigit():
+        return f"; write {int(value)} without quotes"
+    return ""
+
+
+def _keys(section: type[BaseModel], location: tuple[str | int, ...]) -> list[str]:
+    """The keys that a mapping at this location may have."""
+    kind: Any = section
+    for part in location:
+        if isinstance(part, int):
+            kind = next((arg for arg in typing.get_args(kind) if arg is not Ellipsis), None)
+        elif isinstance(kind, type) and issubclass(kind, BaseModel):
+            names = {info.alias or name: info.annotation for name, info in kind.model_fields.items()}
+            kind = names.get(part)
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return [info.alias or name for name, info in kind.model_fields.items()]
+    return []
