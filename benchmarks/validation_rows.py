@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from validation_terms import calls, step_s, usual
+
 Spec = Mapping[str, Any]
 
 NANOTRON_ROWS = 40
@@ -29,6 +31,7 @@ class Row:
     measured : the value, in ``unit``.
     quantity : ``step`` (seconds of one optimizer step) or ``forward``, ``backward``, ``combined`` (ms of one layer).
     links : bytes/s by network dimension as measured on the nodes of that run, where known.
+    calls : layers times microbatches that a stage works through one after the other, 0 off the sweep's usual nodes.
     """
 
     id: str
@@ -37,6 +40,7 @@ class Row:
     measured: float
     quantity: str = "step"
     links: Mapping[str, float] = field(default_factory=dict)
+    calls: int = 0
 
     @property
     def unit(self) -> str:
@@ -109,17 +113,17 @@ def nanotron(file: Path) -> Iterator[Row]:
     runs.sort(key=lambda run: run["name"])
     for run in runs[:: len(runs) // NANOTRON_ROWS][:NANOTRON_ROWS]:
         gpus = int(run["dp"]) * int(run["tp"]) * int(run["pp"])
-        tokens = float(run["gbs"]) * int(run["seq_len"])
         short = run["name"].replace("_seq4096", "").replace("_tpmodeRED_vocab131k", "")
         yield Row(
             f"nanotron {short}",
             "nanotron H100 sweep, Hugging Face, as carried in RAPID-LLM's repository (Apache-2.0), tokens/s/GPU",
             _nanotron(run, gpus),
-            tokens / (float(run["tok/s/gpu"]) * gpus),
+            step_s(run),
             links={
                 "nvlink": float(run["AG Intra-node (GB/s)"]) * 1e9,
                 "rail": float(run["AllGather (GB/s)"]) * 1e9,
             },
+            calls=calls(run) if usual(run) else 0,
         )
 
 

@@ -54,9 +54,9 @@ def cache_folder() -> Path | None:
         probe.touch()
         probe.unlink()
     except OSError as why:
-        _announce_on_compilation(f"compiling kernels (about 15 s), on every run: {folder}: {why.strerror}")
+        _announce_on_compilation(f"compiling kernels, on every run anew (about 20 s in all), since {folder} cannot be written: {why.strerror}")
         return None
-    _announce_on_compilation("compiling kernels (about 15 s), once per installation")
+    _announce_on_compilation("compiling kernels, once per installation (about 20 s in all)")
     return folder
 
 

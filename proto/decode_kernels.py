@@ -97,6 +97,13 @@ def read_attribute(data, at, end):
 
     Last comes where the attribute ends; -1 where it is malformed. The field is 0 where it has no value.
     """
+    if end - at > 2 and data[at] == 10 and data[at + 1] < min(128, end - at - 2):
+        # As everybody writes it: a short name and then one value to the end.
+        name = at + 2
+        name_end = name + np.int64(data[at + 1])
+        field, wire, held, first, close = read_field(data, name_end, end)
+        if close == end and 2 < field <= 32 and wire == WIRE[field]:
+            return name, name_end, field, held, first, close, close
     name, name_end, field, held = np.int64(0), np.int64(0), np.int64(0), np.uint64(0)
     first, last = np.int64(0), np.int64(0)
     while at < end:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from tracegen.proto.errors import InputError
 from tracegen.proto.graph import TraceSet
 from tracegen.replay.check import Finding, check
 from tracegen.replay.engine import Jitter, run
@@ -34,5 +37,18 @@ def replay(
     -------
     Timeline
         Also where ranks never finish: ask ``timeline.finished``; ``replay.engine.explain(timeline.run)`` says why.
+
+    Raises
+    ------
+    InputError
+        What the engine cannot run, or stages of another number of ranks.
     """
-    return Timeline(run(traces, fabric, execution=execution, fold=fold, jitter=jitter), facts or Facts())
+    told = facts or Facts()
+    if told.stage_of is not None and len(told.stage_of) != traces.ranks:
+        raise InputError(
+            f"stages of {len(told.stage_of)} ranks are given (stage_of), the traces have {traces.ranks} ranks"
+        )
+    # Ranks of unlike stage are cut unlike (DEFINITIONS 9), so they are not folded together.
+    colours = None if told.stage_of is None else told.stage_of.astype(np.int64)
+    played = run(traces, fabric, execution=execution, fold=fold, jitter=jitter, colours=colours)
+    return Timeline(played, told)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracegen.replay.plan import JOIN, RECV, SEND, ClassPlan, match
-from tracegen.replay.slots import GROUP, PEER, Slots
+from tracegen.replay.slots import GROUP, Slots
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +23,8 @@ class Assembly:
     cell_of_node : i32[nodes]. class_start : i64[cells], where the cell's class begins in the class columns.
     act, lane : u8; succ_ptr : i64; succ, indegree, before, after : i32, the class columns, classes one after the other
         (neighbours as positions inside the class).
-    mate : i64[nodes], the send of a receive and the receive of a send; -1 none.
+    mate : i64[nodes], the send of a receive and the receive of a send; -1 none, or decided by the order of issue.
+    channel : i32[nodes], messages of one key shared by several, which the order of issue pairs; -1 others.
     instance : i32[nodes], which collective a join belongs to; -1 none.
     member_ptr, members : i64, joins of each instance, one per distinct (cell, slot) of its group; -1 where missing.
     needed : i32[instances], joins to wait for.
@@ -43,6 +44,7 @@ class Assembly:
     before: NDArray[np.int32]
     after: NDArray[np.int32]
     mate: NDArray[np.int64]
+    channel: NDArray[np.int32]
     instance: NDArray[np.int32]
     member_ptr: NDArray[np.int64]
     members: NDArray[np.int64]
@@ -54,6 +56,15 @@ class Assembly:
     def nodes(self) -> int:
         """Nodes of all cells."""
         return len(self.cell_of_node)
+
+    def places(self) -> NDArray[np.int64]:
+        """Where each node stands in a flat column in graph order (`Run`), i64[nodes]."""
+        out = np.arange(self.nodes)
+        for number, plan in enumerate(self.plans):
+            rows = self.node_ptr[self.cells_of_class(number)][:, None]
+            if plan.reordered:
+                out[rows + np.arange(len(plan))] = rows + plan.order
+        return out
 
     def cells_of_class(self, number: int) -> NDArray[np.int64]:
         """Cells whose ranks run a class."""
@@ -172,6 +183,7 @@ def assemble(
         before=np.concatenate([plan.before for plan in plans]),
         after=np.concatenate([plan.after for plan in plans]),
         mate=np.full(int(node_ptr[-1]), -1, np.int64),
+        channel=np.full(int(node_ptr[-1]), -1, np.int32),
         instance=np.full(int(node_ptr[-1]), -1, np.int32),
         member_ptr=member_ptr,
         members=np.full(int(member_ptr[-1]), -1, np.int64),
@@ -179,11 +191,12 @@ def assemble(
         pool_of_instance=pool_of_instance,
         pools=pools,
     )
+    channels = 0
     for number, plan in enumerate(plans):
         cells = out.cells_of_class(number)
         if len(cells):
             _join(out, plan, cells, first_instance)
-            _mate(out, plan, number, cells, slots, cell_of, representative, execution)
+            channels = _mate(out, plan, cells, slots, cell_of, representative[cells], execution, channels)
     return out
 
 
@@ -202,33 +215,33 @@ def _join(out: Assembly, plan: ClassPlan, cells: NDArray[np.int64], first_instan
 def _mate(
     out: Assembly,
     plan: ClassPlan,
-    number: int,
     cells: NDArray[np.int64],
     slots: Slots,
     cell_of: NDArray[np.int32],
-    representative: NDArray[np.int32],
+    rank: NDArray[np.int32],
     execution: str,
-) -> None:
-    """Tie each send of a class's cells to its receive, and the receive back to a send of the cell that feeds it."""
-    sending = np.unique(plan.slot[plan.act == SEND])
-    receiving = np.unique(plan.slot[plan.act == RECV])
-    rank = representative[cells]
-    for slot in np.union1d(sending, receiving).tolist():
-        if plan.uses[slot] != PEER:
-            continue
-        there = cell_of[slots.names[rank, slot]]
-        back = slots.back[rank, slot]
-        kinds, which = np.unique(
-            np.stack([out.class_of_cell[there], back], 1), axis=0, return_inverse=True
-        )
-        for k, (other, other_slot) in enumerate(kinds.tolist()):
-            if other_slot < 0:
+    channels: int,
+) -> int:
+    """Tie each send of a class's cells to its receive and each receive to its send; returns channels in use by now."""
+    sending = np.unique(plan.slot[plan.act == SEND]).tolist()
+    receiving = np.unique(plan.slot[plan.act == RECV]).tolist()
+    for slot in sorted({*sending, *receiving}):
+        there = cell_of[slots.names[rank, slot]].astype(np.int64)
+        kind = out.class_of_cell[there] * np.int64(slots.use.shape[1] + 1) + slots.back[rank, slot] + 1
+        for one in np.unique(kind).tolist():
+            other, back = divmod(one, slots.use.shape[1] + 1)
+            if back == 0:
                 continue
-            on = which.reshape(-1) == k
+            on = kind == one
             here, far = out.node_ptr[cells[on]][:, None], out.node_ptr[there[on]][:, None]
             if slot in sending:
-                pairs = match(plan, slot, out.plans[other], other_slot, execution)
-                out.mate[here + pairs[:, 0]] = far + pairs[:, 1]
+                found = match(plan, slot, out.plans[other], back - 1, execution)
+                out.mate[here + found.pairs[:, 0]] = far + found.pairs[:, 1]
+                first = channels + found.keys * np.arange(len(here))[:, None]
+                out.channel[here + found.sends] = first + found.send_key
+                out.channel[far + found.recvs] = first + found.recv_key
+                channels += found.keys * len(here)
             if slot in receiving:
-                pairs = match(out.plans[other], other_slot, plan, slot, execution)
-                out.mate[here + pairs[:, 1]] = far + pairs[:, 0]
+                found = match(out.plans[other], back - 1, plan, slot, execution)
+                out.mate[here + found.pairs[:, 1]] = far + found.pairs[:, 0]
+    return channels

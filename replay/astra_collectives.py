@@ -17,7 +17,8 @@ import numpy as np
 
 from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Collective
-from tracegen.replay.fabric import RING, SWITCH, Algorithm, Fabric
+from tracegen.replay.collectives import Cost, Use
+from tracegen.replay.fabric import RING, Algorithm, Fabric
 from tracegen.replay.flow_shop import Visit, flow_shop
 from tracegen.replay.routes import message_ns, routes
 
@@ -108,6 +109,11 @@ def collective_rule(fabric: Fabric, members: Sequence[int], mask: int, kind: int
     if len(members) == 1 or chunk == 0:
         return Rule(NEVER)
     if mask and not algorithms[0].flat:
+        if len(algorithms) != fabric.dimensions:
+            raise InputError(
+                f"{_name(kind)} has {len(algorithms)} implementations for {fabric.dimensions} dimensions; "
+                f"give {fabric.dimensions} (ASTRA-sim would silently leave out the others)"
+            )
         dims = [d for d in range(fabric.dimensions) if mask >> d & 1]
         if len(dims) > 1:
             return _over_dimensions(fabric, dims, algorithms, kind, chunk, chunks)
@@ -273,21 +279,18 @@ def _ring_direct_all_reduce(fabric: Fabric, line: _Line, message: int, reduce_ns
     return e + max(max(start, g) + way(min(j, n - j)) for j, g in enumerate(answers, 1))
 
 
-def _over_dimensions(
-    fabric: Fabric, dims: list[int], algorithms: Sequence[Algorithm], kind: int, chunk: int, chunks: int
-) -> Rule:
-    """Phases over several dimensions as a flow shop of chunks (6; 10.7)."""
+def _parts(fabric: Fabric, dims: list[int], kind: int, chunk: int) -> list[tuple[int, int, int, int]]:
+    """Phases of a chunk (6): dimension, half of its queues (0 all, 1 lower, 2 upper), what it does there, its bytes."""
+    out: list[tuple[int, int, int, int]] = []
     carried = chunk
-    phases: list[tuple[int, int, _Phase]] = []  # dimension, half of the queues (0 all, 1 lower, 2 upper), phase
 
     def add(d: int, part: int, half: int = 0) -> None:
         nonlocal carried
-        n = fabric.size[d]
-        phases.append((d, half, _phase(fabric, d, algorithms[d], part, carried)))
+        out.append((d, half, part, carried))
         if part == Collective.REDUCE_SCATTER:
-            carried //= n
+            carried //= fabric.size[d]
         elif part == Collective.ALL_GATHER:
-            carried *= n
+            carried *= fabric.size[d]
 
     if kind == Collective.ALL_GATHER:
         for d in reversed(dims):
@@ -301,8 +304,19 @@ def _over_dimensions(
     else:
         for d in dims:
             add(d, kind)
+    return out
+
+
+def _over_dimensions(
+    fabric: Fabric, dims: list[int], algorithms: Sequence[Algorithm], kind: int, chunk: int, chunks: int
+) -> Rule:
+    """Phases over several dimensions as a flow shop of chunks (6; 10.7)."""
+    phases = [
+        (d, half, _phase(fabric, d, algorithms[d], part, carried))
+        for d, half, part, carried in _parts(fabric, dims, kind, chunk)
+    ]
     servers = -(-fabric.active // fabric.queues)
-    visits = [_visits(phases, chunk_number, fabric.queues) for chunk_number in range(min(chunks, fabric.queues))]
+    visits = [_visits(phases, number, fabric.queues) for number in range(min(chunks, fabric.queues))]
     shop = [visits[k % len(visits)] for k in range(chunks)]
     return Rule(flow_shop(shop, servers), phases[-1][2].lag)
 
@@ -328,4 +342,34 @@ def _phase(fabric: Fabric, d: int, algorithm: Algorithm, part: int, chunk: int) 
     return _Phase(rule.span_ns, rule.lag_ns)
 
 
-__all__ = ["LAST_ENTRY", "NEVER", "NO_CLOSED_FORM", "ONE_SHOT", "STEPWISE", "SWITCH", "Rule", "chunking", "collective_rule"]
+def astra_cost(fabric: Fabric, members: Sequence[int], mask: int, kind: int, nbytes: int) -> Cost:
+    """What a collective puts on the network under `astra` (its duration depends on who enters when, and is left 0)."""
+    chunk, chunks = chunking(kind, nbytes, fabric.splits, fabric.ranks)
+    algorithms = fabric.algorithm(kind)
+    if kind not in _RUN_BY_ASTRA or chunk == 0 or len(members) == 1 or not algorithms:
+        return Cost(0)
+    if mask and not algorithms[0].flat:
+        dims = [d for d in range(fabric.dimensions) if mask >> d & 1]
+        totals: dict[int, Use] = {}
+        for d, _, part, size in _parts(fabric, dims, kind, chunk):
+            for count, message in _messages(fabric, algorithms[d], part, size, fabric.size[d]):
+                use = Use(count * message, count * floor(message / fabric.bandwidth[d]))
+                totals[d] = totals.get(d, Use()).and_then(use, chunks)
+        return Cost(0, tuple(sorted(totals.items())))
+    algorithm = algorithms[0] if len(algorithms) == 1 else Algorithm("ring")
+    sent = _messages(fabric, algorithm, kind, chunk, len(members))
+    count = sum(times for times, _ in sent)
+    mean = sum(times * message for times, message in sent) / count
+    return Cost(0, edge_messages=count * chunks, edge_bytes=mean)
+
+
+def _messages(fabric: Fabric, algorithm: Algorithm, part: int, chunk: int, n: int) -> list[tuple[int, int]]:
+    """How many messages of how many bytes a member sends for one chunk."""
+    steps = _steps(fabric, algorithm, part, chunk, n)
+    if steps is not None:
+        return [(step.count, step.nbytes) for step in steps]
+    message = chunk if part == Collective.ALL_GATHER else chunk // n
+    return [((2 if part == Collective.ALL_REDUCE else 1) * (n - 1), message)]
+
+
+__all__ = ["LAST_ENTRY", "NEVER", "NO_CLOSED_FORM", "ONE_SHOT", "STEPWISE", "Rule", "Step", "astra_cost", "chunking", "collective_rule"]

@@ -189,6 +189,8 @@ def play(  # type: ignore[no-untyped-def]
     indegree,
     lane,
     lane_ptr,
+    channel,
+    channels,
     mate,
     instance,
     member_ptr,
@@ -214,7 +216,8 @@ def play(  # type: ignore[no-untyped-def]
 ):
     """Fill the five last columns; returns how many collectives were settled by an approximation.
 
-    ``lane_ptr`` i64[cells, 4]: where each cell's heap of ready nodes of a lane begins. ``position``: per member of each
+    ``lane_ptr`` i64[cells, 4]: where each cell's heap of ready nodes of a lane begins. The k-th send issued of a channel
+    feeds the k-th receive posted on it: ``mate`` is completed. ``position``: per member of each
     pool's group, in ring order, its pair; ``position_rank`` its rank.
     """
     n, cells = len(cell_of), len(class_start)
@@ -225,7 +228,10 @@ def play(  # type: ignore[no-untyped-def]
     held_last = np.full((cells, _LANES), np.int32(-1), np.int32)
     later = np.full(n, np.int64(-1))  # nodes freed inside an issue loop, looked at in the next one
     later_head = np.full(cells, np.int64(-1))
-    arrived = np.zeros(n, np.bool_)
+    # Messages of shared keys, as chains of sends not yet paired (side 0) and of receives (side 1).
+    first_of = np.full((2, channels), np.int64(-1))
+    last_of = np.full((2, channels), np.int64(-1))
+    next_of = np.full(n if channels > 0 else 0, np.int64(-1))
     heap = np.empty((1024, 4), np.int64)
     events = 0
     sequence = np.int64(0)
@@ -263,12 +269,10 @@ def play(  # type: ignore[no-untyped-def]
             done_count = 1
             c = cell_of[v]
             if act[class_start[c] + v - node_ptr[c]] == _SEND and mate[v] >= 0:
+                transfer[mate[v]] = issue[v]
                 if issue[mate[v]] >= 0:
                     done[1] = mate[v]
                     done_count = 2
-                else:
-                    arrived[mate[v]] = True
-                transfer[mate[v]] = issue[v]
         for k in range(done_count):
             if done[k] < 0:
                 c = starting
@@ -324,8 +328,23 @@ def play(  # type: ignore[no-untyped-def]
                 if best_lane > 0:
                     holder[c, best_lane] = v
                     held_last[c, best_lane] = best
+                if channel[v] >= 0:
+                    side = 1 if act[g] == _RECV else 0
+                    w = first_of[1 - side, channel[v]]
+                    if w >= 0:
+                        first_of[1 - side, channel[v]] = next_of[w]
+                        mate[v] = w
+                        mate[w] = v
+                        if side == 1:
+                            transfer[v] = issue[w]
+                    else:
+                        if first_of[side, channel[v]] < 0:
+                            first_of[side, channel[v]] = v
+                        else:
+                            next_of[last_of[side, channel[v]]] = v
+                        last_of[side, channel[v]] = v
                 if act[g] == _RECV:
-                    if arrived[v]:
+                    if mate[v] >= 0 and end[mate[v]] >= 0:
                         heap = _push(heap, events, now, now, sequence, v)
                         events += 1
                         sequence += 1

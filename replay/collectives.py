@@ -26,12 +26,12 @@ _SCATTERING = (Collective.REDUCE_SCATTER, Collective.REDUCE_SCATTER_BLOCK)
 
 @dataclass(frozen=True)
 class Use:
-    """What one collective does to one dimension, for its busiest member.
+    """What one collective does to one dimension.
 
     Parameters
     ----------
-    nbytes : bytes a member injects on it.
-    busy_ns : sum over its messages of floor(bytes / bandwidth).
+    nbytes : bytes a member injects on it (the mean over members where they differ).
+    busy_ns : sum over the busiest member's messages of floor(bytes / bandwidth).
     links : links of a member used at once.
     """
 
@@ -46,10 +46,20 @@ class Use:
 
 @dataclass(frozen=True)
 class Cost:
-    """Duration of a collective in ns and its use of each dimension it crosses."""
+    """Duration of a collective and what it puts on the network.
+
+    Parameters
+    ----------
+    duration_ns : from the last member's issue to the end.
+    uses : of each dimension, alike for all members.
+    edge_messages, edge_bytes : messages each member sends to the one after it in list order, over whatever dimensions
+        lie between the two, and the bytes of each.
+    """
 
     duration_ns: int
     uses: tuple[tuple[int, Use], ...] = ()
+    edge_messages: int = 0
+    edge_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -96,9 +106,11 @@ def duration(fabric: Fabric, shape: Shape, kind: int, nbytes: int) -> Cost:
         return _rooted(fabric, shape, nbytes if kind == Collective.GATHER else nbytes / n)
     chunks = max(1, min(fabric.splits, nbytes))
     share = min(fabric.active, chunks)
-    phases = _hierarchy(fabric, shape, kind, nbytes / chunks, share) if shape.product else None
-    if phases is None:
-        phases = [_flat_ring(fabric, shape, kind, nbytes / chunks, share)]
+    if not shape.product:
+        steps, message, step_ns = _flat_ring(fabric, shape, kind, nbytes / chunks, share)
+        rounds = -(-chunks // fabric.active)
+        return Cost(rounds * steps * step_ns, edge_messages=steps * chunks, edge_bytes=message)
+    phases = _hierarchy(fabric, shape, kind, nbytes / chunks, share)
     visits = [Visit(phase.station, phase.ns, phase.ns) for phase in phases]
     totals: dict[int, Use] = {}
     for phase in phases:
@@ -233,8 +245,8 @@ def _ring_load(n: int, src: Ranks, dst: Ranks) -> tuple[NDArray[np.float64], int
     return worst, int((leaving > 0).sum(axis=0).max())
 
 
-def _flat_ring(fabric: Fabric, shape: Shape, kind: int, chunk: float, share: int) -> _Phase:
-    """One chunk around the members in list order, each step as slow as its slowest edge."""
+def _flat_ring(fabric: Fabric, shape: Shape, kind: int, chunk: float, share: int) -> tuple[int, float, int]:
+    """One chunk around the members in list order: steps, bytes of a message, ns of a step (its slowest edge's)."""
     n = len(shape.ranks)
     src = np.array(shape.ranks, np.int64)
     edges = routes(fabric, src, np.roll(src, -1), lowest_only=False)
@@ -245,12 +257,7 @@ def _flat_ring(fabric: Fabric, shape: Shape, kind: int, chunk: float, share: int
         steps = (2 if kind in (Collective.ALL_REDUCE, Collective.BARRIER) else 1) * (n - 1)
     transit = _transit(fabric, src, np.roll(src, -1))
     ns = int(np.floor(edges.latency + message * share * transit).max()) + fabric.endpoint_delay_ns
-    uses = tuple(
-        (d, Use(steps * message, steps * floor(message / fabric.bandwidth[d])))
-        for d in range(fabric.dimensions)
-        if (edges.dims >> d & 1).any()
-    )
-    return _Phase(0, steps * ns, uses)
+    return steps, message, ns
 
 
 def _transit(fabric: Fabric, src: Ranks, dst: Ranks) -> NDArray[np.float64]:
@@ -281,23 +288,18 @@ def _pipeline(fabric: Fabric, shape: Shape, nbytes: float) -> Cost:
     src = np.array(shape.ranks[:-1], np.int64)
     edges = routes(fabric, src, np.array(shape.ranks[1:], np.int64), lowest_only=False)
     ns = floor(float(edges.latency.sum()) + nbytes / float(edges.bandwidth.min()))
-    uses = tuple(
-        (d, Use(nbytes, floor(nbytes / fabric.bandwidth[d])))
-        for d in range(fabric.dimensions)
-        if (edges.dims >> d & 1).any()
-    )
-    return Cost(ns + len(src) * fabric.endpoint_delay_ns, uses)
+    return Cost(ns + len(src) * fabric.endpoint_delay_ns, edge_messages=1, edge_bytes=nbytes)
 
 
 def _rooted(fabric: Fabric, shape: Shape, shard: float) -> Cost:
     """Gather or scatter: n - 1 messages of a shard through the first member's port."""
-    root = np.full(len(shape.ranks) - 1, shape.ranks[0], np.int64)
+    n = len(shape.ranks)
+    root = np.full(n - 1, shape.ranks[0], np.int64)
     edges = routes(fabric, root, np.array(shape.ranks[1:], np.int64), lowest_only=False)
-    moved = len(root) * shard
-    ns = floor(float(edges.latency.max()) + moved / float(edges.bandwidth.min()))
+    ns = floor(float(edges.latency.max()) + (n - 1) * shard / float(edges.bandwidth.min()))
     uses = []
     for d in range(fabric.dimensions):
         crossing = int((edges.dims >> d & 1).sum())
         if crossing:
-            uses.append((d, Use(crossing * shard, crossing * floor(shard / fabric.bandwidth[d]))))
+            uses.append((d, Use(crossing * shard / n, crossing * floor(shard / fabric.bandwidth[d]))))
     return Cost(ns + fabric.endpoint_delay_ns, tuple(uses))

@@ -20,6 +20,10 @@ from tracegen.replay.run import Run
 from tracegen.replay.slots import Slots, name_slots, ring_edges, split_by_dimensions
 from tracegen.replay.spans import Jitter, StreamCosts, fill_spans, per_join
 from tracegen.replay.streams_kernels import sweep
+from tracegen.replay.waits import describe_waits
+
+# Above this many nodes a deadlock is explained on the folded run.
+_MOST_NODES_UNFOLDED = 50_000_000
 
 
 class Times(NamedTuple):
@@ -68,9 +72,21 @@ def run(
     traces, mask = split_by_dimensions(traces, fabric)
     if execution == ASTRA:
         traces = in_rank_order(traces)
+    return _run(traces, mask, fabric, execution, fold and jitter is None, jitter, colours)
+
+
+def _run(
+    traces: TraceSet,
+    mask: NDArray[np.int64],
+    fabric: Fabric,
+    execution: str,
+    fold: bool,
+    jitter: Jitter | None,
+    colours: NDArray[np.int64] | None,
+) -> Run:
     plans = tuple(plan_class(graph, traces.slots.shape[1], execution) for graph in traces.graphs)
     slots = name_slots(traces, plans, fabric, mask, lowest_only=execution == ASTRA)
-    if fold and jitter is None:
+    if fold:
         cell_of = _fold(traces, slots, fabric, execution, colours)
     else:
         cell_of = np.arange(traces.ranks, dtype=np.int32)
@@ -127,6 +143,8 @@ def _simulate(
         *_layout(assembly),
         assembly.lane,
         lane_starts(assembly),
+        assembly.channel,
+        int(assembly.channel.max(initial=-1)) + 1,
         *_meetings(assembly),
         assembly.pool_of_instance,
         assembly.pools.position_ptr,
@@ -191,16 +209,13 @@ def _in_graph_order(
         "late_rank": late,
         "duration_ns": span,
     }
-    moved = [number for number, plan in enumerate(assembly.plans) if _reordered(plan)]
-    if not moved:
+    if not any(plan.reordered for plan in assembly.plans):
         return columns
-    place = np.arange(assembly.nodes)
-    for number in moved:
-        order = assembly.plans[number].order
-        rows = assembly.node_ptr[assembly.cells_of_class(number)][:, None]
-        place[rows + np.arange(len(order))] = rows + order
-        behind = times.ahead[rows + np.arange(len(order))]
-        times.ahead[rows + np.arange(len(order))] = np.where(behind >= 0, order[np.maximum(behind, 0)], -1)
+    place = assembly.places()
+    local = place - assembly.node_ptr[assembly.cell_of_node]
+    behind = np.flatnonzero(times.ahead >= 0)
+    first = assembly.node_ptr[assembly.cell_of_node[behind]]
+    times.ahead[behind] = local[first + times.ahead[behind]]
     out = {}
     for name, column in columns.items():
         out[name] = np.empty_like(column)
@@ -208,8 +223,21 @@ def _in_graph_order(
     return out
 
 
-def _reordered(plan: ClassPlan) -> bool:
-    return bool(len(plan) > 1 and (np.diff(plan.order) < 0).any())
+def explain(run: Run) -> str:
+    """Why a run did not finish: who waits for whom, and the cycle if there is one; "" where it did.
+
+    A folded run is played again rank by rank, so that every rank named is the one meant.
+    """
+    if not len(run.unfinished()):
+        return ""
+    if run.cells < run.traces.ranks and run.traces.nodes <= _MOST_NODES_UNFOLDED:
+        run = play_again(run)
+    return describe_waits(run)
 
 
-__all__ = ["ASTRA", "STREAMS", "Jitter", "run"]
+def play_again(run: Run) -> Run:
+    """The same traces without folding."""
+    return _run(run.traces, run.slots.mask, run.fabric, run.execution, False, None, None)
+
+
+__all__ = ["ASTRA", "STREAMS", "Jitter", "explain", "run"]

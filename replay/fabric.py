@@ -267,14 +267,17 @@ def _network_lists(
 
 
 def _implementations(key: str, given: Any, dims: int) -> tuple[Algorithm, ...]:
-    """One algorithm per dimension from a system.json list."""
+    """One algorithm per dimension from a system.json list.
+
+    A shorter list is refused where a collective over all dimensions uses it; groups may run by a list of one.
+    """
     names = [given] if isinstance(given, str) else list(given)
     found = tuple(_algorithm(key, str(name)) for name in names)
     if any(one.flat for one in found):
         if len(found) != 1:
             raise InputError(f"system.json: {key}: {names[0]} runs over all ranks and stands alone; {len(found)} are given")
         return found
-    if len(found) != dims:
+    if len(found) > dims:
         raise InputError(f"system.json: {key} has {len(found)} entries, the network {dims} dimensions; give {dims}")
     return found
 

@@ -49,7 +49,7 @@ def stuck_nodes(graph: RankGraph) -> NDArray[np.int64]:
 
 
 def find_cycle(graph: RankGraph, stuck: NDArray[np.int64]) -> list[Wait]:
-    """One cycle among nodes that are stuck, from its lowest id on, each waiting for the next and the last for the first.
+    """One cycle among stuck nodes, from its lowest id on: each waits for the next, the last for the first.
 
     Every stuck node waits for another stuck node, so walking on among them must come round.
     """

@@ -1,4 +1,4 @@
-"""The walk of DEFINITIONS 9-10 over one rank's replayed nodes, and time under two intervals at once. Nothing else."""
+"""The walk of DEFINITIONS 9-10 over one rank's replayed nodes. Nothing else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tracegen.proto.compiled import kernel
 
 @kernel
 def held_by(
-    node: int,
+    node: np.int64,
     ids: NDArray[np.uint64],
     data_ptr: NDArray[np.int64],
     data_deps: NDArray[np.int32],
@@ -20,7 +20,7 @@ def held_by(
     issue: NDArray[np.int64],
     end: NDArray[np.int64],
     ahead: NDArray[np.int32],
-) -> int:
+) -> np.int64:
     """What a node waited for: the operation it queued behind, else its predecessor that finished last; -1 nothing."""
     if issue[node] > ready[node] and ahead[node] >= 0:
         return np.int64(ahead[node])
@@ -98,19 +98,3 @@ def cut_gaps(
             if t > low:
                 node = np.int64(held_by(node, ids, data_ptr, data_deps, ctrl_ptr, ctrl_deps, ready, issue, end, ahead))
         low = max(low, high)
-
-
-@kernel
-def shared_time(start: NDArray[np.int64], end: NDArray[np.int64]) -> int:
-    """Time under two or more of the intervals, which are sorted by start."""
-    reach = np.int64(0)  # the latest end of the intervals seen so far
-    counted = np.int64(0)  # up to where shared time is already counted
-    total = np.int64(0)
-    for i in range(len(start)):
-        low = max(start[i], counted)
-        high = min(end[i], reach)
-        if high > low:
-            total += high - low
-            counted = high
-        reach = max(reach, end[i])
-    return total

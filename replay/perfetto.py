@@ -91,7 +91,9 @@ def assign_lanes(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np
     return lane
 
 
-def _tracks(run: Run, rank: int, label: NDArray[np.int64], labels: tuple[str, ...]) -> list[tuple[str, NDArray[np.intp]]]:
+def _tracks(
+    run: Run, rank: int, label: NDArray[np.int64], labels: tuple[str, ...]
+) -> list[tuple[str, NDArray[np.intp]]]:
     """The streams of a rank: name and nodes, compute first."""
     graph, traces = run.traces.graph(rank), run.traces
     compute = graph.kind == Kind.COMP

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Collective, Kind, RankGraph
 from tracegen.replay.plan_kernels import chain, reverse
 
@@ -62,6 +63,11 @@ class ClassPlan:
     def __len__(self) -> int:
         return len(self.order)
 
+    @property
+    def reordered(self) -> bool:
+        """Whether the graph's nodes do not stand in id order."""
+        return bool((np.diff(self.order) < 0).any())
+
 
 def plan_class(graph: RankGraph, slots: int, execution: str) -> ClassPlan:
     """The plan of one class under one execution."""
@@ -73,6 +79,9 @@ def plan_class(graph: RankGraph, slots: int, execution: str) -> ClassPlan:
     act[kind == Kind.SEND] = SEND
     act[kind == Kind.RECV] = RECV
     joins = kind == Kind.COLL
+    lost = np.flatnonzero(((act >= SEND) | joins) & ((slot < 0) | (slot >= slots)))
+    if len(lost):
+        raise InputError(f"node {graph.id[order[lost[0]]]} ({graph.name_of(int(order[lost[0]]))}) names no group and no peer")
     if execution == ASTRA:
         # A broadcast is not simulated there: it lasts its duration on the communication slot.
         act[joins & (collective == Collective.BROADCAST)] = TIMED
@@ -110,25 +119,67 @@ def plan_class(graph: RankGraph, slots: int, execution: str) -> ClassPlan:
     )
 
 
-def match(sends: ClassPlan, send_slot: int, recvs: ClassPlan, recv_slot: int, execution: str) -> NDArray[np.int32]:
-    """Pairs i32[pairs, 2] of a send of one class and the receive of another that it feeds, in id order.
+@dataclass(frozen=True, eq=False)
+class Matching:
+    """Messages between two classes over one slot of each.
 
-    First in, first out inside a key: the tag (`streams`); the tag modulo 5e8 and the size (`astra`).
+    Parameters
+    ----------
+    pairs : i32[pairs, 2] of a send and the receive it feeds.
+    sends, recvs : i32, nodes whose key others share, so that the order of issue pairs them (`astra` only).
+    send_key, recv_key : i32, which of the ``keys`` shared keys each has.
+    """
+
+    pairs: NDArray[np.int32]
+    sends: NDArray[np.int32]
+    send_key: NDArray[np.int32]
+    recvs: NDArray[np.int32]
+    recv_key: NDArray[np.int32]
+    keys: int
+
+
+def match(sends: ClassPlan, send_slot: int, recvs: ClassPlan, recv_slot: int, execution: str) -> Matching:
+    """Pair the sends of one class with the receives of another.
+
+    First in, first out inside a key. `streams`: the key is the tag, the order that of ids (sends to one peer leave in
+    it). `astra`: the key is the tag modulo 5e8 and the size, the order that of issue, so that only keys that one
+    message has are paired here.
     """
     ours = np.flatnonzero((sends.act == SEND) & (sends.slot == send_slot)).astype(np.int32)
     theirs = np.flatnonzero((recvs.act == RECV) & (recvs.slot == recv_slot)).astype(np.int32)
+    none = np.zeros(0, np.int32)
     if not len(ours) or not len(theirs):
-        return np.zeros((0, 2), np.int32)
-    tags = np.concatenate([sends.tag[ours], recvs.tag[theirs]])
-    sizes = np.concatenate([sends.nbytes[ours], recvs.nbytes[theirs]])
-    keys = tags if execution == STREAMS else np.stack([tags % TAG_SPACE, sizes], 1)
-    _, key = np.unique(keys, axis=0, return_inverse=True)
-    key = key.reshape(-1).astype(np.int32)
+        return Matching(np.zeros((0, 2), np.int32), none, none, none, none, 0)
+    key = np.concatenate([sends.tag[ours], recvs.tag[theirs]])
+    if execution == ASTRA:
+        size = np.concatenate([sends.nbytes[ours], recvs.nbytes[theirs]])
+        key = _numbered(key % TAG_SPACE) * (len(key) + 1) + _numbered(size)
+    key = _numbered(key)
     count = int(key.max()) + 1
-    turn = np.concatenate([_turns(key[: len(ours)], count), _turns(key[len(ours) :], count)])
-    code = key.astype(np.int64) * len(turn) + turn
-    _, first, second = np.intersect1d(code[: len(ours)], code[len(ours) :], assume_unique=True, return_indices=True)
-    return np.stack([ours[first], theirs[second]], 1)
+    mine, other = key[: len(ours)].astype(np.int32), key[len(ours) :].astype(np.int32)
+    shared = np.zeros(count, np.bool_)
+    if execution == ASTRA:
+        shared = (np.bincount(mine, minlength=count) > 1) | (np.bincount(other, minlength=count) > 1)
+    code = np.concatenate([_turns(mine, count), _turns(other, count)]) * np.int64(count) + key
+    plain = ~shared[key]
+    left, right = np.flatnonzero(plain[: len(ours)]), np.flatnonzero(plain[len(ours) :])
+    _, first, second = np.intersect1d(
+        code[: len(ours)][left], code[len(ours) :][right], assume_unique=True, return_indices=True
+    )
+    number = (np.cumsum(shared) - 1).astype(np.int32)
+    return Matching(
+        pairs=np.stack([ours[left[first]], theirs[right[second]]], 1),
+        sends=ours[shared[mine]],
+        send_key=number[mine[shared[mine]]],
+        recvs=theirs[shared[other]],
+        recv_key=number[other[shared[other]]],
+        keys=int(shared.sum()),
+    )
+
+
+def _numbered(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Equal values as equal small numbers."""
+    return np.unique(values, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def _turns(key: NDArray[np.int32], keys: int) -> NDArray[np.int32]:

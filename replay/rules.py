@@ -56,7 +56,8 @@ RULES: dict[str, Rule] = {
     "duplicate-id": Rule(ERROR, ERROR, "ids are unique within a rank"),
     "missing-parent": Rule(ERROR, ERROR, "a dependency names a node of the same rank"),
     "cycle": Rule(ERROR, ERROR, "dependencies form no cycle"),
-    "deadlock": Rule(ERROR, ERROR, "dependencies, messages, collectives and (streams) stream order form no cycle"),
+    "deadlock": Rule(ERROR, ERROR, "dependencies, messages, collectives and streams (astra: slots) form no cycle"),
+    "refused": Rule(ERROR, ERROR, "replay can play it"),
     # Nodes.
     "node-type": Rule(ERROR, ERROR, "node types are those of the schema, 0 to 7"),
     "invalid-node": Rule(WARNING, ERROR, "no INVALID nodes: ASTRA-sim skips them and stalls their children"),

@@ -43,7 +43,7 @@ class Calls:
         """Positions of the row's collectives in its class's graph, in call order."""
         index = int(self.index[row])
         mine = self.nodes[index]
-        return mine[scope.traces.graphs[index].slot[mine] == self.slot[row]]
+        return np.compress(scope.traces.graphs[index].slot[mine] == self.slot[row], mine)
 
 
 def check_groups(scope: Scope, report: Report) -> None:
@@ -91,7 +91,8 @@ def _calls(scope: Scope, report: Report) -> Calls:
             rows.append(block[:, known_group])
     table = np.concatenate(rows, axis=1) if rows else np.zeros((5, 0), np.int64)
     table = table[:, np.lexsort((table[1], table[0]))]
-    return Calls(*table, nodes=tuple(nodes))
+    group, rank, index_, slot_, sequence_ = table
+    return Calls(group, rank, index_, slot_, sequence_, tuple(nodes))
 
 
 def name_of(groups: Groups, group: int) -> str:
@@ -130,7 +131,8 @@ def _numbers(scope: Scope, report: Report, used: NDArray[np.int64]) -> None:
     number, sizes = groups.number, np.diff(groups.ptr)
     zero = [int(g) for g in used if number[g] == 0 and sizes[g] != scope.traces.ranks]
     report.add("group-zero", [
-        ("group 0", f"it lists {sizes[g]} of {scope.traces.ranks} ranks, but 0 means all: number it from 1") for g in zero
+        ("group 0", f"it lists {sizes[g]} of {scope.traces.ranks} ranks, but 0 means all: number it from 1")
+        for g in zero
     ])  # fmt: skip
     large = used[number[used] > LARGEST_NUMBER]
     report.add("group-number", [
@@ -249,7 +251,8 @@ def _algorithms(scope: Scope, report: Report, calls: Calls) -> None:
                 if algorithm.name in ("halving_doubling", "double_binary_tree") and n & (n - 1):
                     seen.add((f"{algorithm.name} of {Collective(kind).name}", n))
     report.add("power-of-two", [
-        ("network", f"{what} runs over {n} ranks, which is no power of two: use ring or direct") for what, n in sorted(seen)
+        ("network", f"{what} runs over {n} ranks, which is no power of two: use ring or direct")
+        for what, n in sorted(seen)
     ])  # fmt: skip
 
 
@@ -298,8 +301,9 @@ def _same_chunks(scope: Scope, report: Report, before: list[tuple[int, NDArray[n
         differs = np.flatnonzero(counts[:both] != usual[1][:both])
         if len(differs):
             k = int(differs[0])
-            report.add("group-chunks", [(
-                scope.where(index), f"before collective {k} of all ranks, {ranks_text(scope.ranks_of[usual[0]])} created "
-                f"{usual[1][k]} chunks in groups and {ranks_text(scope.ranks_of[index])} {counts[k]}: ASTRA-sim hangs "
-                "for ever; let every rank take part in equally many",
-            )])  # fmt: skip
+            message = (
+                f"before collective {k} of all ranks, {ranks_text(scope.ranks_of[usual[0]])} created {usual[1][k]} "
+                f"chunks in groups and {ranks_text(scope.ranks_of[index])} {counts[k]}: ASTRA-sim hangs for ever; let "
+                "every rank take part in equally many"
+            )
+            report.add("group-chunks", [(scope.where(index), message)])

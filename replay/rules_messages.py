@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tracegen.replay.messages import TAG_SPACE, Messages, Pairs, key_of, messages, pair
+from tracegen.replay.messages import Messages, Pairs, key_of, messages, pair
+from tracegen.replay.plan import TAG_SPACE
 from tracegen.replay.rules import CAP, Report, Scope, node_text
 
 
@@ -66,8 +67,8 @@ def _partners(scope: Scope, report: Report, some: Messages, pairs: Pairs) -> Non
 
 def _mismatch(scope: Scope, some: Messages, recv: int, send: int) -> tuple[str, str]:
     return _where(scope, some, recv), (
-        f"it expects {some.size[recv]} B from src {some.src[recv]} tag {some.tag[recv]}, but {_where(scope, some, send)} "
-        f"sends {some.size[send]} B; the sizes must be equal"
+        f"it expects {some.size[recv]} B from src {some.src[recv]} tag {some.tag[recv]}, but "
+        f"{_where(scope, some, send)} sends {some.size[send]} B; the sizes must be equal"
     )
 
 

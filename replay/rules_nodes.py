@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tracegen.proto.graph import Collective, Kind
 from tracegen.replay.rules import CAP, Report, Scope, kind_text, node_text
@@ -116,7 +117,7 @@ def _collectives(scope: Scope, report: Report, index: int) -> None:
         scope.mark(report, "dims-missing", index, np.flatnonzero(bare), text)
 
 
-def _world_slots(scope: Scope, index: int) -> np.ndarray:  # type: ignore[type-arg]
+def _world_slots(scope: Scope, index: int) -> NDArray[np.int64]:
     """Slots of a class that name all ranks."""
     row = scope.traces.slots[scope.ranks_of[index][0]]
     groups = scope.traces.groups

@@ -121,3 +121,5 @@ def sweep(  # type: ignore[no-untyped-def]
     for v in range(n):
         if left[v] > 0:
             ready[v] = -1
+        elif act[class_start[cell_of[v]] + v - node_ptr[cell_of[v]]] == _RECV:
+            issue[v] = ready[v]  # a receive is posted as soon as it is ready, also one that nothing answers

@@ -33,6 +33,8 @@ def write_nodes(timeline: Timeline, path: str | Path) -> int:
         The file cannot be written.
     """
     run = timeline.run
+    start = run.start_ns()
+    sharing = np.bincount(run.cell_of, minlength=len(run.representative))
     kept: dict[tuple[int, bytes], list[str]] = {}
     count = 0
     with replacing(path) as file:
@@ -40,14 +42,17 @@ def write_nodes(timeline: Timeline, path: str | Path) -> int:
         for rank in range(run.traces.ranks):
             label = node_labels(run.traces, rank, timeline.parts.labels)
             key = (int(run.cell_of[rank]), label.tobytes())
-            if key not in kept:
-                kept[key] = _rows(run, rank, label, timeline.parts.labels)
-            file.write("".join([f"{rank},{row}" for row in kept[key]]))
-            count += len(kept[key])
+            rows = kept.get(key) or _rows(run, start, rank, label, timeline.parts.labels)
+            if sharing[key[0]] > 1:
+                kept[key] = rows
+            file.write("".join([f"{rank},{row}" for row in rows]))
+            count += len(rows)
     return count
 
 
-def _rows(run: Run, rank: int, label: NDArray[np.int64], labels: tuple[str, ...]) -> list[str]:
+def _rows(
+    run: Run, start: NDArray[np.int64], rank: int, label: NDArray[np.int64], labels: tuple[str, ...]
+) -> list[str]:
     """The rows of a rank as text, without the rank."""
     graph, nodes = run.traces.graph(rank), run.nodes_of(rank)
     names = [*labels, ""]
@@ -56,7 +61,7 @@ def _rows(run: Run, rank: int, label: NDArray[np.int64], labels: tuple[str, ...]
     columns = (
         graph.id.tolist(),
         [graph.name_of(node) for node in range(len(graph))],
-        _told(run.start_ns()[nodes]),
+        _told(start[nodes]),
         _told(run.end_ns[nodes]),
         [kinds.get(kind, kind) for kind in graph.kind.tolist()],
         [collectives.get(kind, "") for kind in graph.collective.tolist()],

@@ -1,6 +1,6 @@
-"""The answer of a replay: step time, each rank's parts, dimension figures, throughput, warnings, and the JSON document.
+"""The answer of a replay: step time, parts per rank, dimension figures, throughput, warnings, the JSON document.
 
-Owns what is printed and its exact definition (DEFINITIONS 9-12); the cutting of time is `parts`, traffic is `dimensions`.
+Owns what is printed and its definition (DEFINITIONS 9-12); the cutting of time is `parts`, the bytes moved are `traffic`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracegen.proto.graph import Kind
-from tracegen.replay import dimensions
-from tracegen.replay.dimensions import Dimension
 from tracegen.replay.facts import Facts
 from tracegen.replay.parts import Parts, parts
 from tracegen.replay.run import Run
+from tracegen.replay.traffic import shared_time_ns, traffic
 
 NETWORK_MODEL = "analytical"
 NS_PER_S = 1_000_000_000
@@ -43,6 +42,28 @@ class Throughput:
     hfu: float | None
 
     def document(self) -> dict[str, float | None]:
+        """As `--json` prints it."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """Figures of one network dimension (DEFINITIONS 12).
+
+    Parameters
+    ----------
+    name : of the dimension.
+    bytes : injected on it by all ranks.
+    busy_ns : the largest over ranks of their sum of floor(m / B).
+    utilisation : bytes / (ranks · links used · B · makespan).
+    """
+
+    name: str
+    bytes: int
+    busy_ns: int
+    utilisation: float
+
+    def document(self) -> dict[str, Any]:
         """As `--json` prints it."""
         return dict(vars(self))
 
@@ -105,7 +126,15 @@ class Timeline:
     @cached_property
     def dimensions(self) -> tuple[Dimension, ...]:
         """Traffic of each network dimension."""
-        return dimensions.dimensions(self.run, self.makespan_ns)
+        carried = traffic(self.run)
+        columns = zip(
+            self.run.fabric.names,
+            carried.nbytes.tolist(),
+            carried.busy_ns.tolist(),
+            carried.utilisation(self.run, self.makespan_ns).tolist(),
+            strict=True,
+        )
+        return tuple(Dimension(*row) for row in columns)
 
     @cached_property
     def throughput(self) -> Throughput:
@@ -149,6 +178,7 @@ class Timeline:
         """What is defined but may mislead, each with what to do."""
         found = [
             _unfinished(self),
+            *self.run.notes,
             _unknown_durations(self.run),
             _shared_dimensions(self),
             _unknown_facts(self.facts),
@@ -210,7 +240,7 @@ def _unknown_durations(run: Run) -> str:
 
 def _shared_dimensions(timeline: Timeline) -> str:
     """DEFINITIONS 6: time in which a rank has two operations in transfer on one dimension, summed over ranks."""
-    shared = dimensions.shared_time_ns(timeline.run)
+    shared = shared_time_ns(timeline.run)
     names = timeline.run.fabric.names
     told = [f"{ns / NS_PER_S:.3g} s on {name}" for name, ns in zip(names, shared.tolist(), strict=True) if ns]
     if not told:

@@ -38,7 +38,6 @@ class Device(Frozen):
     clock_hz [clock], base_clock_hz [base_clock] : Hz; boost (or the clock of the peaks) and base.
     sms : streaming multiprocessors, or compute units.
     memory_bytes [memory], memory_bandwidth : HBM bytes and bytes/s.
-    memory_latency_s, l2_latency_s : not on the sheets, so not here.
     l2_bytes [l2], l2_bandwidth, shared_bandwidth : whole device.
     shared_bytes [shared], register_bytes [registers] : per SM.
     link_bandwidth : bytes/s per direction, all scale-up links of the device together.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tracegen.proto.errors import InputError
-from tracegen.spec.source import Source, read_text
+from tracegen.spec.source import KeyPath, Source, read_text
 
 
 class _Config:
@@ -255,7 +255,7 @@ def read(file: Path, shown: str) -> Source:
     _READERS[kind](config)
     if config.missing:
         raise InputError(f"{shown}: a {kind} config needs {', '.join(config.missing)}")
-    places: dict[tuple[str | int, ...], str] = {(): f"{shown}:1"}
+    places: dict[KeyPath, str] = {(): f"{shown}:1"}
     for ours, theirs in config.origin.items():
         places[(ours,)] = f"{shown}:{_line(text, theirs)}"
     name = file.resolve().parent.name or "config"

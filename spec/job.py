@@ -12,9 +12,9 @@ from tracegen.spec.device import Device
 from tracegen.spec.model import Model
 from tracegen.spec.network import Network
 from tracegen.spec.parallelism import Parallelism
-from tracegen.spec.problems import SpecError, line, nearest, validated
+from tracegen.spec.problems import OTHER_WORDS, SpecError, line, nearest, validated
 from tracegen.spec.resolve import SECTION, changed, open_spec, resolve
-from tracegen.spec.source import Source, assign, parse_override
+from tracegen.spec.source import KeyPath, Source, assign, parse_override
 from tracegen.spec.units import Degree, FileName, Frozen
 from tracegen.spec.workload import Workload
 
@@ -102,21 +102,25 @@ def load_job(where: str, overrides: Sequence[str] = ()) -> Job:
     notes: list[str] = []
     source, folder, stem = open_spec(where, notes)
     given = [parse_override(text) for text in overrides]
-    early = [(path, value) for path, value in given if len(path) == 1 or path[1:] == ("base",)]
-    for path, value in early:
-        if path[1:] == ("base",) and isinstance(source.data.get(str(path[0])), str):
-            path = path[:1]
-        source = assign(source, path, value)
+    for path, value in given:
+        if _names_a_piece(path):
+            whole = path[1:] == ("base",) and isinstance(source.data.get(str(path[0])), str)
+            source = assign(source, path[:1] if whole else path, value)
     source = resolve(source, folder, notes)
     for path, value in given:
-        if (path, value) not in early:
+        if not _names_a_piece(path):
             source = _renamed(assign(source, path, value), path)
     if "name" not in source.data:
         source = Source(source.data | {"name": _as_name(stem)}, source.places)
     return _checked(source, notes)
 
 
-def _renamed(source: Source, path: tuple[str | int, ...]) -> Source:
+def _names_a_piece(path: KeyPath) -> bool:
+    """Whether an override comes before names are resolved: it replaces a whole piece, or its base."""
+    return len(path) == 1 or path[1:] == ("base",)
+
+
+def _renamed(source: Source, path: KeyPath) -> Source:
     """A piece with a name and an overridden key is no longer the catalogue's."""
     piece = source.data.get(str(path[0]))
     if path[0] not in SECTION or not isinstance(piece, dict) or "name" not in piece or path[1:] == ("name",):
@@ -166,7 +170,7 @@ def _sized_for_now(network: Any) -> tuple[Any, bool]:
     return network | {"dimensions": [*dimensions[:-1], dimensions[-1] | {"size": 1}]}, True
 
 
-def _whole_notes(source: Source, written: Any, typed: Any, above: tuple[str | int, ...] = ()) -> list[str]:
+def _whole_notes(source: Source, written: Any, typed: Any, above: KeyPath = ()) -> list[str]:
     """A note for each number that was written as a whole fraction (8.0) and read as an integer."""
     found = []
     if isinstance(written, dict) and isinstance(typed, dict):
@@ -182,10 +186,16 @@ def _whole_notes(source: Source, written: Any, typed: Any, above: tuple[str | in
 
 def _belongs(key: str) -> str:
     """Where an unknown key at the top belongs, or the nearest known one."""
-    for name, section in SECTIONS.items():
-        if key in section.model_fields and name not in ("device", "model"):
-            return f"it belongs in {name}: write {name}.{key}"
-    return nearest(key, KEYS)
+    inside = {
+        name: f"{section}.{name}"
+        for section in ("parallelism", "workload")
+        for name in SECTIONS[section].model_fields
+        if name not in KEYS
+    }
+    if key in inside:
+        return f"write {inside[key]}"
+    also = {word: inside.get(ours, ours) for word, ours in OTHER_WORDS.items() if ours in inside or ours in KEYS}
+    return nearest(key, KEYS, inside | also)
 
 
 def _joined(source: Source, head: _Head, parts: dict[str, Any], is_open: bool, notes: list[str]) -> Job:
@@ -197,13 +207,12 @@ def _joined(source: Source, head: _Head, parts: dict[str, Any], is_open: bool, n
     split = world.split(parallelism, dp_given, head.gpus, written, is_open)
     parallelism = split.value
     shaped = world.shape(written, is_open, parallelism.world)
-    problems += split.problems or shaped.problems
     notes += (*split.notes, *shaped.notes)
     problems += rules.split_problems(model, parallelism, parallelism.world)
-    problems += rules.batch_problems(model, parallelism, workload)
+    problems += split.problems or (*shaped.problems, *rules.batch_problems(model, parallelism, workload))
     if problems:
         raise SpecError([line(source, _path(key), message) for key, message in problems])
-    notes += rules.notes(model, parallelism, workload)
+    notes += rules.notes(model, parts["device"], parallelism, workload)
     job = Job(
         name=head.name,
         model=model,
@@ -218,5 +227,5 @@ def _joined(source: Source, head: _Head, parts: dict[str, Any], is_open: bool, n
     return job
 
 
-def _path(key: str) -> tuple[str | int, ...]:
+def _path(key: str) -> KeyPath:
     return tuple(key.split("."))

@@ -133,15 +133,25 @@ def fill(inner: Sequence[int], world: int) -> list[int] | tuple[int, int]:
     -------
     The sizes of all dimensions; or, where the world does not divide, the nearest smaller and larger world that do.
     """
-    sizes, left, filled = [], world, 1
+    if sizes := _fitted(inner, world):
+        return sizes
+    low, high = world - 1, world + 1
+    while not _fitted(inner, low):
+        low -= 1
+    while not _fitted(inner, high):
+        high += 1
+    return low, high
+
+
+def _fitted(inner: Sequence[int], world: int) -> list[int]:
+    """The sizes, or none where the world does not divide."""
+    sizes, left = [], world
     for size in inner:
         take = min(size, left)
         if left % take:
-            unit = filled * size
-            return world // unit * unit, (world // unit + 1) * unit
+            return []
         sizes.append(take)
         left //= take
-        filled *= take
     return [*sizes, left]
 
 

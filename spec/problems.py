@@ -4,16 +4,39 @@ from __future__ import annotations
 
 import difflib
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from tracegen.proto.errors import InputError
-from tracegen.spec.source import Source, dotted
+from tracegen.spec.source import KeyPath, Source, dotted
 from tracegen.spec.units import WRITTEN
 
 _Section = TypeVar("_Section", bound=BaseModel)
+
+OTHER_WORDS = {
+    "tensor": "tp",
+    "pipeline": "pp",
+    "context": "cp",
+    "expert": "ep",
+    "data": "dp",
+    "sequence_parallel": "sp",
+    "seq_length": "sequence_length",
+    "batch_size": "global_batch",
+    "micro_batch_size": "micro_batch",
+    "num_layers": "layers",
+    "hidden_size": "hidden",
+    "intermediate_size": "ffn",
+    "num_heads": "heads",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "kv_heads",
+    "vocab_size": "vocab",
+    "num_experts": "experts",
+    "world_size": "gpus",
+    "num_gpus": "gpus",
+}
+"""What other tools call our keys, for suggestions."""
 
 
 class SpecError(InputError):
@@ -35,11 +58,11 @@ def line(source: Source, path: Sequence[str | int], message: str) -> str:
 
 
 def validated(
-    section: type[_Section], data: Any, source: Source, path: tuple[str | int, ...], problems: list[str]
+    section: type[_Section], data: Any, source: Source, path: KeyPath, problems: list[str]
 ) -> _Section | None:
     """The typed section of ``data``, whose keys lie below ``path``; None and a line per problem where it is refused."""
     if not isinstance(data, dict):
-        problems.append(line(source, path, f"must be a mapping (key: value), not {data!r}"))
+        problems.append(line(source, path, f"must be a mapping (key: value), not {_shown(data)}"))
         return None
     try:
         return section.model_validate(_tuples(data), context=WRITTEN)
@@ -48,14 +71,21 @@ def validated(
         return None
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """``nearest: x``, followed by all known ones where none is very near."""
-    options = list(known)
-    holding = [option for option in options if word and word.lower() in option.lower()]
-    if near := difflib.get_close_matches(word.lower(), options, n=1, cutoff=0.6) or holding[:3]:
-        return f"nearest: {' or '.join(near)}"
-    far = difflib.get_close_matches(word.lower(), options, n=1, cutoff=0.3)
-    return "".join(f"nearest: {option}; " for option in far) + f"known: {', '.join(options)}"
+def nearest(word: str, known: Iterable[str], also: Mapping[str, str] | None = None) -> str:
+    """``nearest: x``, or all known ones where nothing is near.
+
+    Parameters
+    ----------
+    known : what may be written.
+    also : other spellings that mean one of them, and what to write for each.
+    """
+    meant = {option: option for option in known}
+    options = dict(also or {}) | meant
+    holding = [option for option in meant if len(word) > 2 and word.lower() in option.lower()]
+    near = difflib.get_close_matches(word.lower(), options, n=1, cutoff=0.6) or holding[:3]
+    if near:
+        return f"nearest: {' or '.join(options[option] for option in near)}"
+    return f"known: {', '.join(meant)}"
 
 
 def _tuples(value: Any) -> Any:
@@ -67,10 +97,8 @@ def _tuples(value: Any) -> Any:
     return value
 
 
-def _lines(
-    section: type[BaseModel], data: Any, source: Source, above: tuple[str | int, ...], why: ValidationError
-) -> list[str]:
-    found: dict[tuple[str | int, ...], str] = {}
+def _lines(section: type[BaseModel], data: Any, source: Source, above: KeyPath, why: ValidationError) -> list[str]:
+    found: dict[KeyPath, str] = {}
     for error in why.errors(include_url=False):
         location = tuple(error["loc"])
         path, written = _written(data, location)
@@ -85,26 +113,26 @@ def _lines(
     return list(found.values())
 
 
-def _written(data: Any, location: tuple[str | int, ...]) -> tuple[tuple[str | int, ...], Any]:
+def _written(data: Any, location: KeyPath) -> tuple[KeyPath, Any]:
     """The part of pydantic's location that is a key of ours, and its value; it appends branches and ``[key]``."""
-    path: tuple[str | int, ...] = ()
+    path: KeyPath = ()
     for part in location:
-        if isinstance(part, int) and isinstance(data, list):
-            data = data[part]
-        elif isinstance(data, dict) and part in data:
-            data = data[part]
-        else:
+        key: Any = part
+        if not (isinstance(data, dict) and key in data) and not (isinstance(data, list) and isinstance(key, int)):
             break
+        data = data[key]
         path = (*path, part)
     return path, data
 
 
-def _message(section: type[BaseModel], location: tuple[str | int, ...], error: Any) -> str:
+def _message(section: type[BaseModel], location: KeyPath, error: Any) -> str:
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
     shown = _shown(value)
     match kind:
         case "extra_forbidden":
-            return f"unknown key; {nearest(str(location[-1]), _keys(section, location[:-1]))}"
+            keys = _keys(section, location[:-1])
+            also = {word: key for word, key in OTHER_WORDS.items() if key in keys}
+            return f"unknown key; {nearest(str(location[-1]), keys, also)}"
         case "missing":
             return "is missing"
         case "int_type" | "int_from_float" | "int_parsing" | "int_parsing_size":
@@ -159,7 +187,7 @@ def _near_whole(value: object) -> str:
     return ""
 
 
-def _keys(section: type[BaseModel], location: tuple[str | int, ...]) -> list[str]:
+def _keys(section: type[BaseModel], location: KeyPath) -> list[str]:
     """The keys that a mapping at this location may have."""
     kind: Any = section
     for part in location:

@@ -13,7 +13,7 @@ from pathlib import Path
 from tracegen.proto.errors import InputError
 from tracegen.spec import catalog, huggingface
 from tracegen.spec.problems import line
-from tracegen.spec.source import Source, merge, read_file
+from tracegen.spec.source import KeyPath, Source, merge, read_file
 
 SECTION = {"model": "models", "device": "devices", "network": "clusters"}
 """Which shelf of the catalogue a piece comes from."""
@@ -82,9 +82,7 @@ def changed(name: str) -> str:
     return name if name.endswith("-changed") else f"{name}-changed"
 
 
-def _fetched(
-    spec: Source, path: tuple[str | int, ...], name: str, folder: Path, notes: list[str], depth: int
-) -> Source:
+def _fetched(spec: Source, path: KeyPath, name: str, folder: Path, notes: list[str], depth: int) -> Source:
     """The mapping that a name or path stands for, its own ``base`` resolved."""
     key = str(path[0])
     section = SECTION[key]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import lcm, prod
 
+from tracegen.spec.device import Device
 from tracegen.spec.model import Model
 from tracegen.spec.parallelism import AXES, Parallelism
 from tracegen.spec.workload import Workload
@@ -151,8 +152,12 @@ def batch_problems(model: Model, p: Parallelism, w: Workload) -> Iterator[Proble
         yield "workload.schedule", "interleaved needs vpp of 2 or more, vpp is 1; vpp 2, or schedule 1f1b"
 
 
-def notes(model: Model, p: Parallelism, w: Workload) -> Iterator[str]:
+def notes(model: Model, device: Device, p: Parallelism, w: Workload) -> Iterator[str]:
     """What is legal and worth saying."""
+    own = device.efficiency
+    if own.assumed:
+        shares = f"efficiencies {own.compute} (compute) and {own.memory} (memory)"
+        yield f"device {device.name}: {shares} are assumed: {own.source}"
     padded = model.padded_vocab(p.tp)
     if padded != model.vocab:
         unit = "tp" if model.vocab_pad_to == "tp" else f"{model.vocab_pad_to}·tp"

@@ -17,7 +17,7 @@ from typing import Any
 
 from tracegen.proto.errors import InputError
 
-Path_ = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 """A key path: names and list positions from the top."""
 
 _INT = re.compile(r"[-+]?(?:[0-9][0-9_]*|0x[0-9a-fA-F]+|0o[0-7]+)")
@@ -49,7 +49,7 @@ class Source:
     """
 
     data: dict[str, Any]
-    places: Mapping[Path_, str] = field(default_factory=dict)
+    places: Mapping[KeyPath, str] = field(default_factory=dict)
 
     def place(self, *path: str | int) -> str:
         """Where this key, or the nearest key above it, was written."""
@@ -135,7 +135,7 @@ def parse(text: str, shown: str) -> Source:
     return Source(data, reader.places)
 
 
-def parse_override(text: str) -> tuple[Path_, Source]:
+def parse_override(text: str) -> tuple[KeyPath, Source]:
     """A ``--set key.path=value``: its key path, and its value under the key "" with places for everything in it."""
     key, equals, value = text.partition("=")
     key = key.strip()
@@ -149,7 +149,7 @@ def parse_override(text: str) -> tuple[Path_, Source]:
     return path, Source({"": data}, {("",): shown} | reader.places)
 
 
-def assign(source: Source, path: Path_, value: Source) -> Source:
+def assign(source: Source, path: KeyPath, value: Source) -> Source:
     """``source`` with the value of `parse_override` at ``path``; mappings on the way are made where absent."""
     shown = value.place("")
     data = _assigned(source.data, path, value.data[""], shown, path)
@@ -158,7 +158,7 @@ def assign(source: Source, path: Path_, value: Source) -> Source:
     return Source(data, places)
 
 
-def _assigned(old: Any, path: Path_, value: Any, shown: str, whole: Path_) -> Any:
+def _assigned(old: Any, path: KeyPath, value: Any, shown: str, whole: KeyPath) -> Any:
     if not path:
         return value
     key, rest = path[0], path[1:]
@@ -174,7 +174,7 @@ def _assigned(old: Any, path: Path_, value: Any, shown: str, whole: Path_) -> An
     return old | {str(key): _assigned(old.get(str(key)), rest, value, shown, whole)}
 
 
-def dotted(path: Path_) -> str:
+def dotted(path: KeyPath) -> str:
     """``parallelism.tp``, ``network.dimensions.0.size``."""
     return ".".join(str(part) for part in path)
 
@@ -216,7 +216,7 @@ class _Reader:
     def __init__(self, shown: str, *, numbered: bool = True) -> None:
         self.shown = shown
         self.numbered = numbered
-        self.places: dict[Path_, str] = {}
+        self.places: dict[KeyPath, str] = {}
         self.seen = 0
         self.depth = 0
 
@@ -238,7 +238,7 @@ class _Reader:
     def at(self, line: int) -> str:
         return f"{self.shown}:{line}" if self.numbered else self.shown
 
-    def value(self, node: Any, path: Path_) -> Any:
+    def value(self, node: Any, path: KeyPath) -> Any:
         """Plain data of a node."""
         line = node.start_mark.line + 1
         if str(node.tag or "") not in _TAGS:
@@ -252,7 +252,7 @@ class _Reader:
         self.depth -= 1
         return found
 
-    def built(self, node: Any, path: Path_, line: int) -> Any:
+    def built(self, node: Any, path: KeyPath, line: int) -> Any:
         from ruamel.yaml.nodes import MappingNode, SequenceNode
 
         if isinstance(node, MappingNode):
@@ -261,7 +261,7 @@ class _Reader:
             return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
         return self.scalar(node, line)
 
-    def mapping(self, node: Any, path: Path_) -> dict[str, Any]:
+    def mapping(self, node: Any, path: KeyPath) -> dict[str, Any]:
         """A mapping; merged keys first, so that its own win; its own twice are refused."""
         lines: dict[str, int] = {}
         own: dict[str, Any] = {}

@@ -67,7 +67,7 @@ def _filled(network: Network, world: int) -> Inferred[Network]:
     inner = [dim.size for dim in network.dimensions[:-1]]
     sizes = fill(inner, world)
     if isinstance(sizes, tuple):
-        nearest = " or ".join(str(size) for size in sizes if size)
+        nearest = " or ".join(map(str, sizes))
         shown = " · ".join(map(str, inner))
         why = f"a world of {world} does not divide by {network.name}'s inner sizes {shown}; nearest {nearest}"
         return Inferred(network, problems=(("network", why),))

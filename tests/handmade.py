@@ -17,7 +17,9 @@ def comp(id: int, ns: int = 1000, deps: Sequence[int] = (), **more: Any) -> Node
     return {"id": id, "kind": Kind.COMP, "ns": ns, "deps": list(deps), **more}
 
 
-def coll(id: int, group: int, type: str = "ALL_REDUCE", size: int = 1 << 20, deps: Sequence[int] = (), **more: Any) -> Node:
+def coll(
+    id: int, group: int, type: str = "ALL_REDUCE", size: int = 1 << 20, deps: Sequence[int] = (), **more: Any
+) -> Node:
     """A collective on the group with this number in files; 0 is all ranks."""
     return {"id": id, "kind": Kind.COLL, "group": group, "collective": Collective[type], "size": size,
             "deps": list(deps), **more}  # fmt: skip

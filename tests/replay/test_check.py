@@ -1,6 +1,7 @@
 """`check` on small traces with one fault each (facts/cases.md, facts/astra_sim_rules_for_traces.md)."""
 
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -57,13 +58,15 @@ def test_k28_a_cycle_beside_a_valid_root_is_printed(execution):
     trace = alone(comp(1, name="A"), comp(2, deps=[1, 3], name="B"), comp(3, deps=[2], name="C"))
     finding = found(trace, execution)["cycle"]
     assert finding.severity == "error"
-    assert finding.message.startswith('2 -> 3 -> 2: node 2 "B" waits (data_deps) for 3, node 3 "C" waits (data_deps) for 2')
+    assert finding.message.startswith(
+        '2 -> 3 -> 2: node 2 "B" waits (data_deps) for 3, node 3 "C" waits (data_deps) for 2'
+    )
     assert "2 of 3 nodes can never run" in finding.message
 
 
 def test_a_cycle_through_a_control_edge_says_so():
     trace = alone(comp(1), comp(5, deps=[9]), comp(9, ctrl=[5]))
-    assert "node 9 \"node 9\" waits (ctrl_deps) for 5" in found(trace)["cycle"].message
+    assert 'node 9 "node 9" waits (ctrl_deps) for 5' in found(trace)["cycle"].message
 
 
 def test_nothing_to_start_with_and_nothing_at_all():
@@ -74,7 +77,8 @@ def test_nothing_to_start_with_and_nothing_at_all():
 def test_k30_a_missing_parent_is_named_and_can_be_ignored():
     trace = alone(comp(1), comp(2, deps=[99]))
     finding = found(trace)["missing-parent"]
-    assert finding.severity == "error" and "2 -> 99" in finding.message
+    assert finding.severity == "error"
+    assert "2 -> 99" in finding.message
     assert found(trace, ignore_missing_parents=True)["missing-parent"].severity == "warning"
 
 
@@ -121,7 +125,8 @@ def test_k40_a_size_mismatch_is_named_before_the_run(execution):
     findings = found(trace, execution)
     assert set(findings) == {"size-mismatch"}
     assert findings["size-mismatch"].severity == "error"
-    assert "1048575 B" in findings["size-mismatch"].message and "1048576 B" in findings["size-mismatch"].message
+    assert "1048575 B" in findings["size-mismatch"].message
+    assert "1048576 B" in findings["size-mismatch"].message
 
 
 MIB = 1 << 20
@@ -133,7 +138,8 @@ def test_k41_equal_tags_match_in_order():
     swapped = traces([sends, [recv(1, peer=0, size=2 * MIB), recv(2, peer=0, size=MIB)]])
     assert [check(same, None, execution) for execution in BOTH] == [[], []]
     finding = found(swapped, "streams")["size-mismatch"]
-    assert "1048576 B" in finding.message and "2097152 B" in finding.message
+    assert "1048576 B" in finding.message
+    assert "2097152 B" in finding.message
     assert check(swapped, None, "astra") == [], "there the size is part of the key"
 
 
@@ -141,7 +147,9 @@ def test_k40_under_astra_only_what_stays_unmatched_is_an_error():
     sends = [send(i, peer=1, size=i * MIB) for i in (1, 2, 3)]
     trace = traces([sends, [recv(1, peer=0, size=3 * MIB), recv(2, peer=0, size=MIB), recv(3, peer=0, size=5 * MIB)]])
     findings = [f for f in check(trace, None, "astra") if f.rule == "size-mismatch"]
-    assert len(findings) == 1 and "5242880 B" in findings[0].message and "2097152 B" in findings[0].message
+    assert len(findings) == 1
+    assert "5242880 B" in findings[0].message
+    assert "2097152 B" in findings[0].message
 
 
 @pytest.mark.parametrize(
@@ -229,20 +237,25 @@ def test_k45_one_rank_has_another_size(execution):
     trace = traces([[coll(1, 1, size=200 * MIB)], *[[coll(1, 1, size=100 * MIB)]] * 3], {1: [0, 1, 2, 3]})
     finding = found(trace, execution)["collective-size"]
     assert finding.severity == "error"
-    assert "rank 0 ALL_REDUCE 200 MiB" in finding.message and "rank 1 ALL_REDUCE 100 MiB" in finding.message
+    assert "rank 0 ALL_REDUCE 200 MiB" in finding.message
+    assert "rank 1 ALL_REDUCE 100 MiB" in finding.message
 
 
 @pytest.mark.parametrize("execution", BOTH)
 def test_k46_one_rank_skips_the_second_collective(execution):
     nodes = [coll(1, 1), coll(2, 1, deps=[1])]
     finding = found(traces([nodes, nodes, nodes, nodes[:1]], {1: [0, 1, 2, 3]}), execution)["collective-count"]
-    assert finding.severity == "error" and finding.where == "rank 3"
-    assert finding.message.startswith("position 1 of group 1: rank 3 has only 1 of its collectives, rank 0 2: ALL_REDUCE 1 MiB")
+    assert finding.severity == "error"
+    assert finding.where == "rank 3"
+    assert finding.message.startswith(
+        "position 1 of group 1: rank 3 has only 1 of its collectives, rank 0 2: ALL_REDUCE 1 MiB"
+    )
 
 
 def test_a_member_that_never_comes():
     finding = found(traces([[coll(1, 1)], [comp(1)]], {1: [0, 1]}))["collective-count"]
-    assert finding.where == "rank 1" and "rank 1 takes part in none of its collectives" in finding.message
+    assert finding.where == "rank 1"
+    assert "rank 1 takes part in none of its collectives" in finding.message
 
 
 def test_calls_are_compared_in_the_order_in_which_they_happen_not_as_they_stand_in_the_file():
@@ -302,8 +315,11 @@ def test_k27_all_ranks_after_unequal_numbers_of_group_chunks():
     trace = traces([*[[last]] * 4, *[[coll(1, 1, size=1024), {**last, "deps": [1]}]] * 4], {1: [4, 5, 6, 7]})
     assert severities(trace, "group-chunks", ring(8)) == (None, "error")
     message = found(trace, "astra", ring(8))["group-chunks"].message
-    assert "created 0 chunks" in message and "ranks 5" not in message
-    equal = traces([[coll(1, 1 + r // 4, size=1024), {**last, "deps": [1]}] for r in range(8)], {1: [0, 1, 2, 3], 2: [4, 5, 6, 7]})
+    assert "created 0 chunks" in message
+    assert "ranks 5" not in message
+    equal = traces(
+        [[coll(1, 1 + r // 4, size=1024), {**last, "deps": [1]}] for r in range(8)], {1: [0, 1, 2, 3], 2: [4, 5, 6, 7]}
+    )
     assert severities(equal, "group-chunks", ring(8)) == (None, None)
 
 
@@ -320,7 +336,8 @@ def test_a_collective_is_cut_into_chunks_of_one_size():
 
 def test_other_rank_count_than_the_network():
     finding = found(GOOD, "streams", ring(4))["rank-count"]
-    assert finding.severity == "error" and "2 ranks, the network 4 = 4" in finding.message
+    assert finding.severity == "error"
+    assert "2 ranks, the network 4 = 4" in finding.message
 
 
 def test_all_findings_at_once_errors_first_and_counted_above_the_cap():
@@ -344,4 +361,50 @@ def test_every_rule_has_an_effect_somewhere():
 
 def test_names_with_control_characters_stay_on_one_line():
     finding = found(traces([[send(1, peer=1, name='a"\n\t\x01' + "x" * 9999)], [comp(1)]]))["send-without-recv"]
-    assert "\n" not in finding.where and len(finding.where) < 100
+    assert "\n" not in finding.where
+    assert len(finding.where) < 100
+
+
+# --- nothing waits for ever --------------------------------------------------------------------------------------
+
+
+def test_ids_along_a_stream_must_be_a_topological_order():
+    trace = alone(comp(1, deps=[2]), comp(2))
+    assert severities(trace, "deadlock", ring(1)) == ("error", None), "ASTRA-sim has no streams: node 2 goes first"
+
+
+CROSSED = [[coll(1, 1), coll(2, 2, deps=[1])], [coll(1, 2), coll(2, 1, deps=[1])]]
+
+
+def test_groups_entered_in_different_orders():
+    trace = traces(CROSSED, {1: [0, 1], 2: [1, 0]})
+    assert severities(trace, "deadlock", ring(2)) == ("error", "error")
+    side_by_side = traces([[coll(1, 1), coll(2, 2)], [coll(1, 2), coll(2, 1)]], {1: [0, 1], 2: [1, 0]})
+    assert severities(side_by_side, "deadlock", ring(2)) == (None, "error"), "ASTRA-sim has one communication slot"
+
+
+def test_ranks_that_receive_before_they_send():
+    nodes = [[recv(1, peer=1 - r), send(2, peer=1 - r, deps=[1])] for r in range(2)]
+    assert severities(traces(nodes), "deadlock", ring(2)) == ("error", "error")
+    eager = [[send(1, peer=1 - r), recv(2, peer=1 - r, deps=[1])] for r in range(2)]
+    assert severities(traces(eager), "deadlock", ring(2)) == (None, None)
+
+
+def test_a_cycle_through_three_groups():
+    order = [(1, 2), (2, 3), (3, 1)]
+    nodes = [[coll(1, a), coll(2, b, deps=[1])] for a, b in order]
+    trace = traces(nodes, {1: [0, 2], 2: [0, 1], 3: [1, 2]})
+    assert severities(trace, "deadlock", ring(3)) == ("error", "error")
+    assert severities(trace, "deadlock") == ("error", None), "without a network only streams can be proved"
+
+
+def test_what_replay_refuses_is_told_by_check():
+    finding = found(pair(coll(1, 1)), "streams", ring(2, name="double_binary_tree"))["refused"]
+    assert finding.severity == "error"
+    assert "double_binary_tree" in finding.message
+
+
+def test_the_documented_rules_are_the_rules():
+    page = (Path(__file__).parents[2] / "docs" / "definitions.md").read_text()
+    rows = [f"| `{name}` | {rule.streams or '-'} | {rule.astra or '-'} | {rule.asks} |" for name, rule in RULES.items()]
+    assert page[page.index("| rule | streams |") :].splitlines()[2:] == rows

@@ -29,6 +29,12 @@ Refused = Callable[..., str]
 
 
 @pytest.fixture
+def spec_text() -> str:
+    """The legal spec."""
+    return SPEC
+
+
+@pytest.fixture
 def load(tmp_path: Path) -> Load:
     """Load a spec's text (by default `SPEC`) with ``--set`` overrides."""
 

@@ -53,12 +53,12 @@ def test_k17_scalars_as_yaml_1_2_means_them(text: str, value: object) -> None:
 
 @pytest.mark.parametrize("text", ["010", "-010", "007", "01.5", "00"])
 def test_k16_leading_zeros_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match=f"s.yaml:2: {text} has leading zeros; write"):
+    with pytest.raises(InputError, match=rf"s\.yaml:2: {text} has leading zeros; write"):
         read(f"a: 1\nkey: {text}")
 
 
 def test_k18_duplicate_keys_are_refused_with_both_lines() -> None:
-    with pytest.raises(InputError, match="s.yaml:4 split.tp: written on line 2 and again on line 4; keep one"):
+    with pytest.raises(InputError, match=r"s\.yaml:4 split\.tp: written on line 2 and again on line 4; keep one"):
         read("split:\n  tp: 8\n  pp: 1\n  tp: 2\n")
 
 

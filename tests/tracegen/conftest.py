@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tracegen.spec import Job, load_job
+
+sys.path.insert(0, str(Path(__file__).parent))  # for `graphs`, which several files here read traces with
 
 MODEL = {"layers": 4, "hidden": 64, "ffn": 96, "heads": 8, "kv_heads": 4, "vocab": 1000}
 WORKLOAD = {"sequence_length": 32, "micro_batch": 1, "bucket": 20_000}

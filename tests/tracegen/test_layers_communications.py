@@ -118,7 +118,7 @@ def test_padded_vocabulary_is_used_alike_everywhere(tiny):
     job = tiny(tp=2, pp=2, dp=2, zero=0, vocab=999, vocab_pad_to=8, tied_embeddings=True, bucket=10**9)
     _, size = counted(job)
     assert job.model.padded_vocab(2) == 1008
-    assert size["embedding", AR] == 4 * 2 * 504 * HIDDEN * 4 // 2
+    assert size["embedding", AR] == 8 * 504 * HIDDEN * 4
     layer = (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96) // 2 + 2 * 64
     assert size["dp", AR] == 4 * 4 * (4 * layer + 2 * 504 * HIDDEN + HIDDEN)  # two stages' sums, four ranks of each
 

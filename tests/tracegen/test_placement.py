@@ -43,7 +43,7 @@ def test_k21_context_groups_of_thirty_two_ranks():
 
 
 def test_another_order_moves_the_axes():
-    """Order dp-pp-tp (dp fastest) on 8 ranks, counted by hand: rank = dp + 2 pp + 4 tp."""
+    """Order dp-pp-tp on 8 ranks, by hand: rank = dp + 2 pp + 4 tp. K22: groups then are no runs of ranks."""
     placement = place(tp=2, dp=2, pp=2, order=("dp", "pp", "tp"))
     assert sets(placement.groups("dp")) == {(0, 1), (2, 3), (4, 5), (6, 7)}
     assert sets(placement.groups("pp")) == {(0, 2), (1, 3), (4, 6), (5, 7)}

@@ -12,6 +12,8 @@ from tracegen.proto.errors import InputError
 
 if TYPE_CHECKING:
     from tracegen.proto.graph import TraceSet
+    from tracegen.proto.problems import Problem
+    from tracegen.replay import Finding
     from tracegen.replay.fabric import Fabric
     from tracegen.replay.facts import Facts
 
@@ -20,16 +22,30 @@ if TYPE_CHECKING:
 class Loaded:
     """Everything a replay needs.
 
-    ``title`` is the line of what runs, ``notes`` what to echo after it.
+    ``title`` is the line of what runs, ``notes`` what to echo after it, ``problems`` what was found while reading;
+    ``traces`` is None where the files could not be read.
     """
 
-    traces: TraceSet
+    traces: TraceSet | None
     fabric: Fabric
     facts: Facts | None
     execution: str
     why: str
     title: str
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    def findings(self, *, ignore_missing_parents: bool = False) -> list[Finding]:
+        """Everything `check` has to say, errors first."""
+        from tracegen.replay import check
+
+        return check(
+            self.traces,
+            self.fabric,
+            self.execution,
+            problems=self.problems,
+            ignore_missing_parents=ignore_missing_parents,
+        )
 
 
 def from_spec(spec: str, overrides: Sequence[str], execution: str | None) -> Loaded:
@@ -122,15 +138,9 @@ def fabric_of(location: str, manifest: Mapping[str, Any] | None, files: AstraFil
     return Fabric.from_astra(read_network(network), read_system(system))
 
 
-def from_traces(
-    location: str,
-    files: AstraFiles,
-    asked: str | None,
-    *,
-    ignore_missing_parents: bool = False,
-) -> Loaded:
-    """Read a job's traces and what lies beside them."""
-    from tracegen.proto.files import read_groups, read_traces
+def from_traces(location: str, files: AstraFiles, asked: str | None) -> Loaded:
+    """Read a job's traces and what lies beside them; what is wrong with the files is in ``problems``."""
+    from tracegen.proto.files import load_traces, read_groups
     from tracegen.replay.facts import Facts
 
     manifest = manifest_of(location)
@@ -139,19 +149,16 @@ def from_traces(
     group_file = files.comm_group
     if group_file is None and manifest and (Path(location) / "comm_group.json").is_file():
         group_file = str(Path(location) / "comm_group.json")
-    labels = {int(number): label for number, label in manifest["groups"].items()} if manifest else None
-    traces = read_traces(
+    read = load_traces(
         location,
         groups=read_groups(group_file) if group_file else None,
         ranks=fabric.ranks,
-        labels=labels,
+        labels={int(number): label for number, label in manifest["groups"].items()} if manifest else None,
         message_label=str(manifest["message_label"]) if manifest else "p2p",
     )
-    dangling = sum(len(graph.dangling_id) for graph in traces.graphs)
-    notes = (f"{dangling} dependencies on nodes that do not exist were ignored",) if dangling and ignore_missing_parents else ()
-    heading = title(manifest) if manifest else f"{location}: {traces.ranks} ranks, {traces.nodes:,} nodes"
+    heading = title(manifest) if manifest else f"{location}: {fabric.ranks} ranks"
     facts = Facts.from_manifest(manifest) if manifest else None
-    return Loaded(traces, fabric, facts, execution, why, heading, notes)
+    return Loaded(read.traces, fabric, facts, execution, why, heading, problems=read.problems)
 
 
 def refuse_mixed(
@@ -177,16 +184,22 @@ def refuse_mixed(
         raise click.UsageError("--timeline-ranks goes with --timeline")
 
 
-def refuse_errors(loaded: Loaded, *, ignore_missing_parents: bool) -> None:
-    """Raise the first error that `check` finds, and how many more there are."""
-    from tracegen.replay import check
+def runnable(loaded: Loaded, *, ignore_missing_parents: bool, unchecked: bool) -> TraceSet:
+    """The traces, unless `check` finds an error; then the first one is raised, and how many more there are.
 
+    Raises
+    ------
+    InputError
+        The first error; with ``unchecked`` only where there is nothing to run.
+    """
     errors = [
         finding
-        for finding in check(loaded.traces, loaded.fabric, loaded.execution)
-        if finding.severity == "error" and not (ignore_missing_parents and finding.rule == "missing-parent")
+        for finding in loaded.findings(ignore_missing_parents=ignore_missing_parents)
+        if finding.severity == "error"
     ]
-    if errors:
+    if errors and (loaded.traces is None or not unchecked):
         first = errors[0]
         more = f" (and {len(errors) - 1} more: `tracegen check` lists them)" if len(errors) > 1 else ""
         raise InputError(f"{first.rule}: {first.where}: {first.message}{more}")
+    assert loaded.traces is not None
+    return loaded.traces

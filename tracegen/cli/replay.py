@@ -55,12 +55,13 @@ def replay(
     load.refuse_mixed(spec, traces, overrides, files, timeline=timeline is not None, ranks=timeline_ranks is not None)
     if spec is not None:
         loaded = load.from_spec(spec, overrides, execution)
+        job = loaded.traces
     else:
         loaded = load.from_traces(str(traces), files, execution)
-        if not unchecked:
-            load.refuse_errors(loaded, ignore_missing_parents=ignore_missing_parents)
-    chosen = rank_list(timeline_ranks, loaded.traces.ranks) if timeline_ranks else None
-    answer = run(loaded.traces, loaded.fabric, execution=loaded.execution, facts=loaded.facts, fold=not no_fold)
+        job = load.runnable(loaded, ignore_missing_parents=ignore_missing_parents, unchecked=unchecked)
+    assert job is not None
+    chosen = rank_list(timeline_ranks, job.ranks) if timeline_ranks else None
+    answer = run(job, loaded.fabric, execution=loaded.execution, facts=loaded.facts, fold=not no_fold)
     if not answer.finished and not unchecked:
         raise RunError(explain(answer.run))
     if as_json:

@@ -67,11 +67,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 
     for position, column in enumerate(columns):
         grid.add_column(column, justify="left" if position < left else "right", overflow="fold")
     for row in rows:
-        grid.add_row(*[_plain(cell) for cell in row])
+        grid.add_row(*[plain(cell) for cell in row])
     Console(width=WIDTH, highlight=False, markup=False, emoji=False).print(grid)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Control characters of foreign names shown, not obeyed by the terminal."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
