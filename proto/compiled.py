@@ -81,12 +81,19 @@ def _announce_on_compilation(line: str) -> None:
 
 def kernel(function: _Function) -> _Function:
     """Compile a plain function on arrays, cached on disk under a name that changes with any kernel file."""
+    return _compile(function)
+
+
+def inlined(function: _Function) -> _Function:
+    """As `kernel`, and copied into every kernel that calls it: for small ones called several times a node."""
+    return _compile(function, inline="always")
+
+
+def _compile(function: _Function, **options: str) -> _Function:
     folder = cache_folder()
-    if folder is None:
-        return numba.njit(function)  # type: ignore[no-any-return]
     before = config.CACHE_DIR
-    config.CACHE_DIR = str(folder)
+    config.CACHE_DIR = str(folder or before)
     try:
-        return numba.njit(cache=True)(function)  # type: ignore[no-any-return]
+        return numba.njit(cache=folder is not None, nogil=True, **options)(function)  # type: ignore[no-any-return]
     finally:
         config.CACHE_DIR = before

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tracegen.proto.compiled import kernel
+from tracegen.proto.compiled import inlined, kernel
 
 # Columns of the table of values; `decode.KNOWN` lists the attributes' names in this order.
 IS_CPU_OP, NUM_OPS, TENSOR_SIZE, DURATION_NS, COMM_TYPE, COMM_SRC, COMM_DST, COMM_SIZE, COMM_TAG = range(9)
@@ -50,7 +50,7 @@ def read_fixed(data, at, size):
     return value
 
 
-@kernel
+@inlined
 def read_field(data, at, end):
     """A field's number, wire type, value (or size of its bytes), where that value begins and where the field ends.
 
@@ -91,7 +91,7 @@ def as_integer(field, value):
     return np.int64(value)
 
 
-@kernel
+@inlined
 def read_attribute(data, at, end):
     """Read an AttributeProto: begin and end of its name, field of its value, that value, begin and end of its bytes.
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tracegen.proto.compiled import kernel
+from tracegen.proto.compiled import inlined, kernel
 
 # Rows of the table of attribute prefixes; `encode.ATTRIBUTES` lists names and kinds in this order.
 IS_CPU_OP, NUM_OPS, TENSOR_SIZE, DURATION_NS, COMM_TYPE, COMM_SRC, COMM_DST, COMM_SIZE, COMM_TAG = range(9)
@@ -86,7 +86,7 @@ def put_decimal(out, at, value):
     return end
 
 
-@kernel
+@inlined
 def put_integer(out, at, prefixes, prefix_ptr, row, value):
     """Write an attribute with an integer value (record under 128 bytes); returns where it ends."""
     begin, end = prefix_ptr[row], prefix_ptr[row + 1]
@@ -96,7 +96,7 @@ def put_integer(out, at, prefixes, prefix_ptr, row, value):
     return at
 
 
-@kernel
+@inlined
 def put_text(out, at, prefixes, prefix_ptr, row, source, begin, end):
     """Write an attribute with a text of any length; returns where it ends."""
     first, last = prefix_ptr[row], prefix_ptr[row + 1]

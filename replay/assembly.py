@@ -21,11 +21,12 @@ class Assembly:
     Parameters
     ----------
     cell_of_node : i32[nodes]. class_start : i64[cells], where the cell's class begins in the class columns.
-    act, lane : u8; succ_ptr : i64; succ, indegree, before, after : i32, the class columns, classes one after the other
+    act, lane : u8; slot : i32; asked : i64, type and bytes of a collective as one number; succ_ptr : i64; succ, indegree, before, after : i32, the class columns, classes one after the other
         (neighbours as positions inside the class).
     mate : i64[nodes], the send of a receive and the receive of a send; -1 none, or decided by the order of issue.
     channel : i32[nodes], messages of one key shared by several, which the order of issue pairs; -1 others.
-    instance : i32[nodes], which collective a join belongs to; -1 none.
+    instance : i32[nodes], which collective a join belongs to, by its turn on its slot; -1 none. first_instance :
+        i64[cells, slots], the first of the group a cell's slot names.
     member_ptr, members : i64, joins of each instance, one per distinct (cell, slot) of its group; -1 where missing.
     needed : i32[instances], joins to wait for.
     pool_of_instance : i32[instances]. pools : the groups as sets of (cell, slot).
@@ -38,6 +39,8 @@ class Assembly:
     class_start: NDArray[np.int64]
     act: NDArray[np.uint8]
     lane: NDArray[np.uint8]
+    slot: NDArray[np.int32]
+    asked: NDArray[np.int64]
     succ_ptr: NDArray[np.int64]
     succ: NDArray[np.int32]
     indegree: NDArray[np.int32]
@@ -46,6 +49,7 @@ class Assembly:
     mate: NDArray[np.int64]
     channel: NDArray[np.int32]
     instance: NDArray[np.int32]
+    first_instance: NDArray[np.int64]
     member_ptr: NDArray[np.int64]
     members: NDArray[np.int64]
     needed: NDArray[np.int32]
@@ -163,7 +167,7 @@ def assemble(
     per_pool = np.zeros(len(pools.group), np.int64)
     inside = pools.of >= 0
     np.maximum.at(per_pool, pools.of[inside], joins[inside])
-    first_instance = _offsets(per_pool)
+    starts_at = _offsets(per_pool)
     pairs = np.diff(pools.ptr)
     pool_of_instance = np.repeat(np.arange(len(per_pool), dtype=np.int32), per_pool)
     member_ptr = _offsets(pairs[pool_of_instance])
@@ -175,6 +179,8 @@ def assemble(
         class_start=starts[:-1][class_of_cell],
         act=np.concatenate([plan.act for plan in plans]),
         lane=np.concatenate([plan.lane for plan in plans]),
+        slot=np.concatenate([plan.slot for plan in plans]),
+        asked=np.concatenate([plan.nbytes * 16 + plan.collective for plan in plans]),
         succ_ptr=np.concatenate(
             [plan.succ_ptr[:-1] + base for plan, base in zip(plans, edges, strict=False)] + [edges[-1:]]
         ),
@@ -185,6 +191,7 @@ def assemble(
         mate=np.full(int(node_ptr[-1]), -1, np.int64),
         channel=np.full(int(node_ptr[-1]), -1, np.int32),
         instance=np.full(int(node_ptr[-1]), -1, np.int32),
+        first_instance=np.where(inside, starts_at[pools.of], -1),
         member_ptr=member_ptr,
         members=np.full(int(member_ptr[-1]), -1, np.int64),
         needed=pairs[pool_of_instance].astype(np.int32),
@@ -195,18 +202,17 @@ def assemble(
     for number, plan in enumerate(plans):
         cells = out.cells_of_class(number)
         if len(cells):
-            _join(out, plan, cells, first_instance)
+            _join(out, plan, cells)
             channels = _mate(out, plan, cells, slots, cell_of, representative[cells], execution, channels)
     return out
 
 
-def _join(out: Assembly, plan: ClassPlan, cells: NDArray[np.int64], first_instance: NDArray[np.int64]) -> None:
+def _join(out: Assembly, plan: ClassPlan, cells: NDArray[np.int64]) -> None:
     """Number the collectives of a class's cells and enter them in their instances."""
     nodes = np.flatnonzero(plan.act == JOIN)
     if not len(nodes):
         return
-    pool = out.pools.of[cells][:, plan.slot[nodes]]
-    instance = first_instance[pool] + plan.ordinal[nodes]
+    instance = out.first_instance[cells][:, plan.slot[nodes]] + plan.ordinal[nodes]
     flat = out.node_ptr[cells][:, None] + nodes
     out.instance[flat] = instance
     out.members[out.member_ptr[instance] + out.pools.seat[cells][:, plan.slot[nodes]]] = flat

@@ -196,11 +196,14 @@ def play(  # type: ignore[no-untyped-def]
     member_ptr,
     members,
     needed,
+    slot,
+    first_instance,
+    seat,
     pool_of_instance,
     position_ptr,
     position,
     position_rank,
-    rule_of_instance,
+    rule_of,
     rules,
     steps,
     sizes,
@@ -217,7 +220,9 @@ def play(  # type: ignore[no-untyped-def]
     """Fill the five last columns; returns how many collectives were settled by an approximation.
 
     ``lane_ptr`` i64[cells, 4]: where each cell's heap of ready nodes of a lane begins. The k-th send issued of a channel
-    feeds the k-th receive posted on it: ``mate`` is completed. ``position``: per member of each
+    feeds the k-th receive posted on it: ``mate`` is completed. Collectives meet in the order of their issue too: the k-th
+    that a cell issues on a slot is the k-th instance from ``first_instance[cell, slot]`` and sits at ``seat`` there;
+    ``instance`` and ``members`` are filled. One whose members disagree (``rule_of``) never ends. ``position``: per member of each
     pool's group, in ring order, its pair; ``position_rank`` its rank.
     """
     n, cells = len(cell_of), len(class_start)
@@ -241,6 +246,8 @@ def play(  # type: ignore[no-untyped-def]
     enter, inject, leave = np.empty(widest, np.int64), np.empty(widest, np.int64), np.empty(widest, np.int64)
     approximate = 0
     done = np.empty(2, np.int64)
+    joined = np.zeros(first_instance.shape, np.int32)
+    rule_in = np.full(len(needed), np.int64(-1))
 
     for v in range(n):
         c = cell_of[v]
@@ -349,9 +356,17 @@ def play(  # type: ignore[no-untyped-def]
                         events += 1
                         sequence += 1
                 elif act[g] == _JOIN:
-                    i = instance[v]
+                    j = slot[g]
+                    i = first_instance[c, j] + joined[c, j]
+                    joined[c, j] += 1
+                    instance[v] = i
+                    members[member_ptr[i] + seat[c, j]] = v
                     needed[i] -= 1
-                    if needed[i] > 0 or rules[rule_of_instance[i], 0] == -1:
+                    if rule_in[i] == -1:
+                        rule_in[i] = rule_of[v]
+                    elif rule_in[i] != rule_of[v]:
+                        rule_in[i] = -2
+                    if needed[i] > 0 or rule_in[i] == -2 or rules[rule_in[i], 0] == -1:
                         continue
                     pool = pool_of_instance[i]
                     first, stop = position_ptr[pool], position_ptr[pool + 1]
@@ -361,7 +376,7 @@ def play(  # type: ignore[no-untyped-def]
                     exact = collective_finish(
                         position_rank[first:stop],
                         enter[: stop - first],
-                        rule_of_instance[i],
+                        rule_in[i],
                         rules,
                         steps,
                         sizes,
@@ -378,7 +393,7 @@ def play(  # type: ignore[no-untyped-def]
                         if transfer[w] < 0:
                             transfer[w] = now
                             span[w] = leave[p] - now
-                            lag = rules[rule_of_instance[i], 1]
+                            lag = rules[rule_in[i], 1]
                             heap = _push(heap, events, leave[p], leave[p] - lag, sequence, w)
                             events += 1
                             sequence += 1

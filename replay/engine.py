@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from tracegen.replay.astra_kernels import play
 from tracegen.replay.fabric import Fabric, refuse_other_size
 from tracegen.replay.fold import fold_ranks
 from tracegen.replay.late import late_ranks
-from tracegen.replay.plan import ASTRA, EXECUTIONS, STREAMS, ClassPlan, plan_class
+from tracegen.replay.plan import ASTRA, EXECUTIONS, STREAMS, plan_class
 from tracegen.replay.run import Run
 from tracegen.replay.slots import Slots, name_slots, ring_edges, split_by_dimensions
 from tracegen.replay.spans import Jitter, StreamCosts, fill_spans, per_join
@@ -92,7 +93,12 @@ def _run(
         cell_of = np.arange(traces.ranks, dtype=np.int32)
     representative = np.unique(cell_of, return_index=True)[1].astype(np.int32)
     assembly = assemble(plans, traces.class_of[representative], slots, cell_of, representative, execution)
-    times, span, notes = _simulate(assembly, traces, slots, fabric, representative, execution, jitter)
+    span = fill_spans(assembly, traces, slots, fabric, representative, execution, jitter)
+    if execution == STREAMS:
+        notes: tuple[str, ...] = ()
+        times = _sweep(assembly, slots, fabric, representative, span)
+    else:
+        times, assembly, notes = _play(assembly, slots, fabric, representative, span)
     late = late_ranks(assembly, slots, cell_of, representative, times.issue)
     return Run(
         traces=traces,
@@ -120,25 +126,38 @@ def _fold(
     )
 
 
-def _simulate(
+def _sweep(
     assembly: Assembly,
-    traces: TraceSet,
     slots: Slots,
     fabric: Fabric,
     representative: NDArray[np.int32],
-    execution: str,
-    jitter: Jitter | None,
-) -> tuple[Times, NDArray[np.int64], tuple[str, ...]]:
-    """Times and spans of every node, and notes."""
+    span: NDArray[np.int64],
+) -> Times:
+    """`streams`: prices of collectives into ``span``, then the longest path."""
     times = Times.unset(assembly.nodes)
-    span = fill_spans(assembly, traces, slots, fabric, representative, execution, jitter)
-    if execution == STREAMS:
-        per_join(assembly, slots, representative, StreamCosts(fabric, slots).price, span)
-        sweep(*_layout(assembly), assembly.before, assembly.after, *_meetings(assembly), span, *times)
-        return times, span, ()
+    per_join(assembly, slots, representative, StreamCosts(fabric, slots).price, span)
+    sweep(*_layout(assembly), assembly.before, assembly.after, assembly.asked, *_meetings(assembly), span, *times)
+    return times
+
+
+def _play(
+    assembly: Assembly,
+    slots: Slots,
+    fabric: Fabric,
+    representative: NDArray[np.int32],
+    span: NDArray[np.int64],
+) -> tuple[Times, Assembly, tuple[str, ...]]:
+    """`astra`: events. The assembly comes back with messages and collectives as the order of issue paired them."""
+    times = Times.unset(assembly.nodes)
     book = RuleBook(fabric, slots)
-    rule_of_instance = np.zeros(len(assembly.needed), np.int64)
-    per_join(assembly, slots, representative, book.price, rule_of_instance, assembly.instance)
+    rule_of = np.full(assembly.nodes, -1, np.int64)
+    per_join(assembly, slots, representative, book.price, rule_of)
+    assembly = replace(
+        assembly,
+        mate=assembly.mate.copy(),
+        instance=np.full_like(assembly.instance, -1),
+        members=np.full_like(assembly.members, -1),
+    )
     approximate = play(
         *_layout(assembly),
         assembly.lane,
@@ -146,17 +165,20 @@ def _simulate(
         assembly.channel,
         int(assembly.channel.max(initial=-1)) + 1,
         *_meetings(assembly),
+        assembly.slot,
+        assembly.first_instance,
+        assembly.pools.seat,
         assembly.pool_of_instance,
         assembly.pools.position_ptr,
         assembly.pools.position,
         position_ranks(assembly, slots),
-        rule_of_instance,
+        rule_of,
         *book.tables(),
         *fabric_tables(fabric),
         span,
         *times,
     )
-    return times, span, _notes(approximate)
+    return times, assembly, _notes(approximate)
 
 
 def _notes(approximate: int) -> tuple[str, ...]:

@@ -135,17 +135,7 @@ def _rank_events(timeline: Timeline, rank: int, lanes: dict[int, NDArray[np.int6
             yield json.dumps(
                 {"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": used, "args": {"sort_index": used}}
             )
-        for node in nodes.tolist():
-            begin = int(start[node])
-            shown = {
-                "name": graph.name_of(node),
-                "cat": _kind(graph, node),
-                "args": _details(run, rank, graph, node, labels[label[node]] if label[node] >= 0 else ""),
-            }
-            yield (
-                f'{{"ph": "X", "pid": {rank}, "tid": {track[node]}, "ts": {_microseconds(begin)}, '
-                f'"dur": {_microseconds(int(end[node]) - begin)}, {json.dumps(shown)[1:]}'
-            )
+        yield from _slices(run, rank, nodes, start, end, track, [labels[k] if k >= 0 else "" for k in label[nodes]])
     lanes[rank] = track
 
 
@@ -153,30 +143,69 @@ def _named(what: str, rank: int, track: int, name: str) -> str:
     return json.dumps({"ph": "M", "name": what, "pid": rank, "tid": track, "args": {"name": name}})
 
 
-def _kind(graph: RankGraph, node: int) -> str:
-    if graph.kind[node] == Kind.COLL and graph.collective[node] in Collective._value2member_map_:
-        return Collective(int(graph.collective[node])).name
-    kind = int(graph.kind[node])
-    return Kind(kind).name if kind in Kind._value2member_map_ else str(kind)
+def _slices(
+    run: Run,
+    rank: int,
+    nodes: NDArray[np.int64],
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    track: NDArray[np.int64],
+    labels: list[str],
+) -> Iterator[str]:
+    """One event per node; only names and labels need escaping, all else is digits."""
+    graph, flat = run.traces.graph(rank), run.nodes_of(rank).start
+    quoted = {label: f', "label": {json.dumps(label)}' if label else "" for label in set(labels)}
+    rows = zip(
+        nodes.tolist(),
+        track[nodes].tolist(),
+        start[nodes].tolist(),
+        (end[nodes] - start[nodes]).tolist(),
+        graph.id[nodes].tolist(),
+        labels,
+        run.ready_ns[flat + nodes].tolist(),
+        run.issue_ns[flat + nodes].tolist(),
+        _kinds(graph, nodes),
+        _details(graph, nodes),
+        strict=True,
+    )
+    for node, lane, begin, lasts, number, label, ready, issue, kind, details in rows:
+        yield (
+            f'{{"ph": "X", "pid": {rank}, "tid": {lane}, "ts": {_microseconds(begin)}, "dur": {_microseconds(lasts)}, '
+            f'"name": {json.dumps(graph.name_of(node))}, "cat": "{kind}", "args": {{"id": "{number}"{quoted[label]}'
+            f'{details}, "ready_ns": {ready}, "issue_ns": {issue}}}}}'
+        )
 
 
-def _details(run: Run, rank: int, graph: RankGraph, node: int, label: str) -> dict[str, str | int]:
-    """What the viewer shows of a slice; unknown things are left out."""
-    flat = run.nodes_of(rank).start + node
-    out: dict[str, str | int] = {"id": str(int(graph.id[node]))}
-    if label:
-        out["label"] = label
+def _kinds(graph: RankGraph, nodes: NDArray[np.int64]) -> list[str]:
+    """The type of each node; of a collective, which."""
+    kinds = {member.value: member.name for member in Kind}
+    collectives = {member.value: member.name for member in Collective}
+    return [
+        collectives.get(collective, "COLL") if kind == Kind.COLL else kinds.get(kind, str(kind))
+        for kind, collective in zip(graph.kind[nodes].tolist(), graph.collective[nodes].tolist(), strict=True)
+    ]
+
+
+def _details(graph: RankGraph, nodes: NDArray[np.int64]) -> list[str]:
+    """What else is known of each node, as JSON fields."""
+    out = [""] * len(nodes)
     for name, column in (("bytes", graph.comm_bytes), ("tag", graph.tag), ("layer", graph.layer),
                          ("microbatch", graph.microbatch), ("chunk", graph.chunk)):  # fmt: skip
-        if column[node] >= 0:
-            out[name] = int(column[node])
-    if graph.phase[node] >= 0:
-        out["phase"] = Phase(int(graph.phase[node])).name
-    for name, column in (("flops", graph.flops), ("memory_bytes", graph.mem_bytes)):
-        if graph.kind[node] == Kind.COMP:
-            out[name] = int(column[node])
-    out["ready_ns"], out["issue_ns"] = int(run.ready_ns[flat]), int(run.issue_ns[flat])
-    return out
+        out = [
+            f'{text}, "{name}": {value}' if value >= 0 else text
+            for text, value in zip(out, column[nodes].tolist(), strict=True)
+        ]
+    phases = [f', "phase": "{phase.name}"' for phase in Phase]
+    compute = graph.kind[nodes] == Kind.COMP
+    work = zip(
+        out, graph.phase[nodes].tolist(), compute.tolist(), graph.flops[nodes].tolist(), graph.mem_bytes[nodes].tolist(),
+        strict=True,
+    )  # fmt: skip
+    return [
+        text + (phases[phase] if phase >= 0 else "")
+        + (f', "flops": {flops}, "memory_bytes": {nbytes}' if computes else "")
+        for text, phase, computes, flops, nbytes in work
+    ]  # fmt: skip
 
 
 def _arrows(run: Run, shown: list[int], lanes: dict[int, NDArray[np.int64]]) -> Iterator[str]:

@@ -128,9 +128,8 @@ def per_join(
     representative: NDArray[np.int32],
     price: Callable[[int, int, int], int],
     out: NDArray[np.int64],
-    instance: NDArray[np.int32] | None = None,
 ) -> None:
-    """Write ``price(shape, kind, bytes)`` of every collective to ``out``, by node, or by instance where that is given.
+    """Write ``price(shape, kind, bytes)`` of every collective to ``out``, by node.
 
     Raises
     ------
@@ -142,8 +141,7 @@ def per_join(
         joins = np.flatnonzero(plan.act == JOIN)
         if len(cells) and len(joins):
             priced = _priced(plan, joins, slots, representative[cells], price)
-            flat = assembly.node_ptr[cells][:, None] + joins
-            out[flat if instance is None else instance[flat]] = priced
+            out[assembly.node_ptr[cells][:, None] + joins] = priced
 
 
 def _priced(

@@ -18,6 +18,7 @@ def sweep(  # type: ignore[no-untyped-def]
     indegree,
     before,
     after,
+    asked,
     mate,
     instance,
     member_ptr,
@@ -34,7 +35,7 @@ def sweep(  # type: ignore[no-untyped-def]
 
     ``cell_of`` and ``mate``, ``instance``, ``span`` are per flat node; ``act`` .. ``after`` per node of a class, where
     cell c's begin at ``class_start[c]``; ``members`` lists the joins of each instance (-1 missing), ``needed`` how many
-    must come. A node runs when its dependencies are done and the node before it in its stream has ended.
+    must come; an instance whose members disagree on ``asked`` never ends. A node runs when its dependencies are done and the node before it in its stream has ended.
     """
     n = len(cell_of)
     left = np.empty(n, np.int32)
@@ -42,7 +43,7 @@ def sweep(  # type: ignore[no-untyped-def]
     stack = np.empty(n, np.int64)
     done = np.empty(n, np.int64)
     latest = np.full(len(needed), np.int64(-1))
-    longest = np.zeros(len(needed), np.int64)
+    asking = np.full(len(needed), np.int64(-1))
     top = 0
     for v in range(n):
         c = cell_of[v]
@@ -75,12 +76,15 @@ def sweep(  # type: ignore[no-untyped-def]
             i = instance[v]
             needed[i] -= 1
             latest[i] = max(latest[i], at)
-            longest[i] = max(longest[i], span[v])
-            if needed[i] == 0:
+            if asking[i] == -1:
+                asking[i] = asked[g]
+            elif asking[i] != asked[g]:
+                asking[i] = -2
+            if needed[i] == 0 and asking[i] != -2:
                 for e in range(member_ptr[i], member_ptr[i + 1]):
                     w = members[e]
                     transfer[w] = latest[i]
-                    end[w] = latest[i] + longest[i]
+                    end[w] = latest[i] + span[w]
                     done[done_count] = w
                     done_count += 1
         elif act[g] == _RECV:

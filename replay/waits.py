@@ -151,15 +151,37 @@ class _Look:
             f"{slots.groups.label[group] or 'group'} ({number}), {plan.nbytes[at]} B"
         )
         begin, stop = int(assembly.member_ptr[instance]), int(assembly.member_ptr[instance + 1])
-        for seat, w in enumerate(assembly.members[begin:stop].tolist()):
+        members = assembly.members[begin:stop].tolist()
+        for seat, w in enumerate(members):
             if w < 0:
-                members = slots.groups.ranks(group)
-                pair = int(assembly.pools.ptr[pool]) + seat
-                inside = self.run.cell_of[members] == assembly.pools.cell[pair]
-                return Wait(self.rank(v), f"{what}: rank {members[inside][0]} has no such collective", -1)
+                return self._on_absent(v, what, group, int(assembly.pools.ptr[pool]) + seat)
             if self.issue[w] < 0:
                 return Wait(self.rank(v), f"{what}: {self.name(w)} was not issued", w)
+        sizes = {self._asked(w) for w in members}
+        if len(sizes) > 1:
+            return Wait(self.rank(v), f"{what}: its members ask for {' and '.join(sorted(sizes))}", -1)
         return Wait(self.rank(v), f"{what}: ASTRA-sim never ends it (no bytes to gather, or a group of one)", -1)
+
+    def _asked(self, w: int) -> str:
+        """Type and bytes of a collective."""
+        assembly = self.run.assembly
+        cell = int(assembly.cell_of_node[w])
+        plan, at = assembly.plans[int(assembly.class_of_cell[cell])], w - int(assembly.node_ptr[cell])
+        return f"{Collective(int(plan.collective[at])).name} {plan.nbytes[at]} B"
+
+    def _on_absent(self, v: int, what: str, group: int, pair: int) -> Wait:
+        """A seat nobody has taken: the member's next collective on the group, or none."""
+        assembly = self.run.assembly
+        cell, slot = int(assembly.pools.cell[pair]), int(assembly.pools.slot[pair])
+        members = self.run.slots.groups.ranks(group)
+        rank = int(members[self.run.cell_of[members] == cell][0])
+        plan, first = assembly.plans[int(assembly.class_of_cell[cell])], int(assembly.node_ptr[cell])
+        nodes = np.flatnonzero((plan.act == JOIN) & (plan.slot == slot))
+        later = nodes[self.issue[first + nodes] < 0]
+        if not len(later):
+            return Wait(self.rank(v), f"{what}: rank {rank} has no such collective", -1)
+        blocker = first + int(later[0])
+        return Wait(self.rank(v), f"{what}: {self.name(blocker)} was not issued", blocker)
 
 
 __all__ = ["describe_waits"]

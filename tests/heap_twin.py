@@ -203,6 +203,9 @@ class _Twin:
         if len(waiting) < len(members):
             return
         kind, size = self.column(node, "collective"), self.column(node, "comm_bytes")
+        asked = {(self.column(one, "collective"), self.column(one, "comm_bytes")) for one in waiting}
+        if len(asked) > 1:
+            return  # members that disagree wait for ever
         if not self.astra:
             took = duration(self.fabric, Shape.of(self.fabric.size, tuple(members)), kind, size).duration_ns
             for one in waiting:

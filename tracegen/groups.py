@@ -32,31 +32,35 @@ def group_table(placement: Placement, kinds: Sequence[str]) -> tuple[Groups, dic
 
 
 def group_numbers(placement: Placement, kinds: Sequence[str]) -> NDArray[np.int64]:
-    """A number for every group, from 1 up, kind after kind.
+    """A number for every group, ascending from 1, kind after kind.
 
-    A kind's numbers start a little higher where they would otherwise meet, modulo 500, an earlier group with which one
-    of its groups shares two ranks.
+    A number is left out where it would equal, modulo 500, that of an earlier group with which its group shares two
+    ranks. Groups of one kind share none.
     """
-    taken: list[tuple[NDArray[np.int32], int]] = []
-    numbers: list[NDArray[np.int64]] = []
-    start = 1
-    for kind in kinds:
+    numbers: list[list[int]] = []
+    following = 1
+    for i, kind in enumerate(kinds):
         row_of = placement.group_of(kind)
-        while any(_meets(row_of, start, other, other_start) for other, other_start in taken):
-            start += 1
-        taken.append((row_of, start))
-        count = len(placement.groups(kind))
-        numbers.append(np.arange(start, start + count))
-        start += count
-    return np.concatenate(numbers or [np.zeros(0, np.int64)]).astype(np.int64)
+        taken: dict[int, set[int]] = {}
+        for earlier, theirs in zip(kinds[:i], numbers, strict=True):
+            for row, other in _close(row_of, placement.group_of(earlier)):
+                taken.setdefault(row, set()).add(theirs[other] % TAG_SPACE)
+        mine = []
+        for row in range(len(placement.groups(kind))):
+            while following % TAG_SPACE in taken.get(row, ()):
+                following += 1
+            mine.append(following)
+            following += 1
+        numbers.append(mine)
+    return np.array([number for each in numbers for number in each], np.int64)
 
 
-def _meets(one: NDArray[np.int32], start: int, other: NDArray[np.int32], other_start: int) -> bool:
-    """Whether two kinds have groups that share two ranks and a number modulo 500."""
+def _close(one: NDArray[np.int32], other: NDArray[np.int32]) -> list[tuple[int, int]]:
+    """Rows of two kinds that share two ranks or more."""
     both = (one >= 0) & (other >= 0)
-    pairs, shared = np.unique(np.stack([one[both], other[both]]), axis=1, return_counts=True)
-    close = pairs[:, shared > 1].astype(np.int64)
-    return bool(((close[0] + start - close[1] - other_start) % TAG_SPACE == 0).any())
+    width = int(other.max(initial=0)) + 1
+    pairs, shared = np.unique(one[both].astype(np.int64) * width + other[both], return_counts=True)
+    return [divmod(pair, width) for pair in pairs[shared > 1].tolist()]
 
 
 def slot_table(placement: Placement, slots: Sequence[str], first: dict[str, int]) -> NDArray[np.int32]:

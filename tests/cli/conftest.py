@@ -1,22 +1,15 @@
 """A way to run the command line in this process, as a shell would see it."""
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from commands import Answer, Command
+
 from tracegen.cli import main
-
-
-@dataclass(frozen=True)
-class Answer:
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Answer]
 
 
 @pytest.fixture

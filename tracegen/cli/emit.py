@@ -18,7 +18,7 @@ from tracegen.cli import options
     help="What replay of this folder assumes by default.",
 )  # fmt: skip
 @click.option("--ranks", metavar="RANKS", help="Only these ranks: 0-7,16 (the folder is marked partial).")
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes that write.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Ranks written at once.")
 @options.as_json
 def emit(
     spec: str | None,
@@ -42,14 +42,14 @@ def emit(
     chosen = rank_list(ranks, job.world) if ranks else None
     built = build(job)
     with show.progress("writing traces") as step:
-        write(built, out, execution=execution, ranks=chosen, jobs=jobs, progress=step)
+        remarks = write(built, out, execution=execution, ranks=chosen, jobs=jobs, progress=step)
     files = sorted(out.glob("*.et"))
     if not files:
         raise InputError(f"{out}: no trace was written")
     size = sum(file.stat().st_size for file in files)
     summary = {
         "out": str(out), "ranks": len(files), "classes": len(built.traces.graphs), "nodes": _nodes(built.traces, chosen),
-        "bytes": size, "execution": execution, "notes": list(built.notes),
+        "bytes": size, "execution": execution, "notes": [*built.notes, *remarks],
     }  # fmt: skip
     if as_json:
         show.document("emit", summary)

@@ -43,8 +43,9 @@ def duration(seconds: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """A part as percent of the whole."""
-    return f"{100 * part / whole:.1f} %" if whole else "-"
+    """A part as percent of the whole, two digits."""
+    percent = 100 * part / whole if whole else 0.0
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.1f} %"
 
 
 def document(command: str, content: dict[str, Any]) -> None:
