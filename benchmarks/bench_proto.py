@@ -1,7 +1,7 @@
 """Encoder, decoder and reading of many files, on the nodes of Llama-3-70B, against protobuf-python doing the same.
 
-Run alone (`python benchmarks/bench_proto.py`) or by `make bench`. The baselines are plain protobuf code without needless
-work: columns as Python lists, one message per node, and the results are compared, so both sides do the same.
+Run alone (`python benchmarks/bench_proto.py`) or by `make bench`. The baselines are plain protobuf code without
+needless work: columns as Python lists, one message per node, and the results are compared, so both sides do the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tracegen.proto.schema import GlobalMetadata, Node
 Row = tuple[str, float, str, float, str]  # name, figure, unit, ratio, what the ratio is to
 
 
-def best(call: Callable[[], Any], times: int = 5) -> float:
+def best(call: Callable[[], Any], times: int = 15) -> float:
     """Seconds of the fastest of a few runs: the others were disturbed."""
     found = float("inf")
     for _ in range(times):
@@ -179,12 +179,14 @@ def encoder_and_decoder(traces: TraceSet, folder: Path) -> list[Row]:
     rank = traces.ranks // 2
     ours, theirs = folder / "ours", folder / "theirs"
     nodes = len(traces.graph(rank))
-    fast, slow = best(lambda: encode_to(ours, traces, rank)), best(lambda: protobuf_encode(theirs, traces, rank), 2)
+    fast, slow = best(lambda: encode_to(ours, traces, rank)), best(lambda: protobuf_encode(theirs, traces, rank), 3)
     data = ours.read_bytes()
     if data != theirs.read_bytes():
         raise SystemExit("the encoder and protobuf wrote different bytes")
-    rows: list[Row] = [("encoder, bytes on disk", nodes / fast / 1e6, "million nodes/s", slow / fast, "protobuf-python")]
-    fast, slow = best(lambda: decode(data, where="bench")), best(lambda: protobuf_decode(data), 2)
+    rows: list[Row] = [
+        ("encoder, bytes on disk", nodes / fast / 1e6, "million nodes/s", slow / fast, "protobuf-python")
+    ]
+    fast, slow = best(lambda: decode(data, where="bench")), best(lambda: protobuf_decode(data), 3)
     mine, other = decode(data, where="bench").graph, protobuf_decode(data)
     for name, column in (("id", mine.id), ("num_ops", mine.flops), ("comm_size", mine.comm_bytes), ("kind", mine.kind)):
         if not np.array_equal(other[name], column):

@@ -14,11 +14,12 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 from numba.core import config, event
 
+_settings, _njit, _register = cast("tuple[Any, Any, Any]", (config, numba.njit, event.register))  # typed of late only
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -54,7 +55,8 @@ def cache_folder() -> Path | None:
         probe.touch()
         probe.unlink()
     except OSError as why:
-        _announce_on_compilation(f"compiling kernels, on every run anew (about 20 s in all), since {folder} cannot be written: {why.strerror}")
+        reason = f"{folder} cannot be written: {why.strerror}"
+        _announce_on_compilation(f"compiling kernels, on every run anew (about 20 s in all), since {reason}")
         return None
     _announce_on_compilation("compiling kernels, once per installation (about 20 s in all)")
     return folder
@@ -76,7 +78,7 @@ class _Announcement(event.Listener):
 
 
 def _announce_on_compilation(line: str) -> None:
-    event.register("numba:compile", _Announcement(line))
+    _register("numba:compile", _Announcement(line))
 
 
 def kernel(function: _Function) -> _Function:
@@ -91,9 +93,9 @@ def inlined(function: _Function) -> _Function:
 
 def _compile(function: _Function, **options: str) -> _Function:
     folder = cache_folder()
-    before = config.CACHE_DIR
-    config.CACHE_DIR = str(folder or before)
+    before = _settings.CACHE_DIR
+    _settings.CACHE_DIR = str(folder or before)
     try:
-        return numba.njit(cache=folder is not None, nogil=True, **options)(function)  # type: ignore[no-any-return]
+        return cast(_Function, _njit(cache=folder is not None, nogil=True, **options)(function))
     finally:
-        config.CACHE_DIR = before
+        _settings.CACHE_DIR = before

@@ -138,7 +138,7 @@ class _Block:
 
     def decode(self, data: NDArray[np.uint8], at: int, start: int, row: int) -> tuple[int, int, int, int, int]:
         """Read nodes into the rows from `row` on; see `decode_kernels.decode_nodes`."""
-        return k.decode_nodes(  # type: ignore[no-any-return]
+        return k.decode_nodes(
             data, at, start, row, _BLOCK_BYTES, _NAMES.blob, _NAMES.ptr, _NAME_SLOTS, _ABSENT, self.begins, self.values,
             self.kinds, self.ids, self.durations, self.spans, self.data_ids, self.ctrl_ids, self.kept, self.counts,
             self.totals,

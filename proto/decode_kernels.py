@@ -1,8 +1,19 @@
-"""Compiled loops of the decoder: the bytes of a trace to columns. Every read is checked against the end of its message."""
+"""Compiled loops of the decoder: the bytes of a trace to columns. Every read is checked against its message's end."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tracegen.proto.compiled import inlined, kernel
+
+Bytes: TypeAlias = NDArray[np.uint8]
+Ints: TypeAlias = NDArray[np.int32]
+Longs: TypeAlias = NDArray[np.int64]
+Ids: TypeAlias = NDArray[np.uint64]
+Int: TypeAlias = Any  # an int or a numpy integer: mypy cannot follow which
 
 # Columns of the table of values; `decode.KNOWN` lists the attributes' names in this order.
 IS_CPU_OP, NUM_OPS, TENSOR_SIZE, DURATION_NS, COMM_TYPE, COMM_SRC, COMM_DST, COMM_SIZE, COMM_TAG = range(9)
@@ -25,7 +36,7 @@ FIRST_INTEGER, BOOL, BOOL_LIST, STRING, BYTES = 7, 27, 28, 29, 31
 
 
 @kernel
-def read_varint(data, at, end):
+def read_varint(data: Bytes, at: Int, end: Int) -> tuple[Int, Int]:
     """The value of a varint and where it ends; -1 where it is cut or longer than ten bytes."""
     if at < end and data[at] < 128:  # most are one byte
         return np.uint64(data[at]), at + 1
@@ -42,7 +53,7 @@ def read_varint(data, at, end):
 
 
 @kernel
-def read_fixed(data, at, size):
+def read_fixed(data: Bytes, at: Int, size: Int) -> Int:
     """A little-endian number of 4 or 8 bytes."""
     value = np.uint64(0)
     for i in range(size):
@@ -51,7 +62,7 @@ def read_fixed(data, at, size):
 
 
 @inlined
-def read_field(data, at, end):
+def read_field(data: Bytes, at: Int, end: Int) -> tuple[Int, Int, Int, Int, Int]:
     """A field's number, wire type, value (or size of its bytes), where that value begins and where the field ends.
 
     The end is -1 where the field is malformed or reaches beyond `end`. Groups (wire types 3 and 4) are malformed.
@@ -75,7 +86,7 @@ def read_field(data, at, end):
 
 
 @kernel
-def as_integer(field, value):
+def as_integer(field: Int, value: Int) -> Int:
     """The value of an integer attribute as its kind means it, wrapped into 64 bits."""
     low = value & np.uint64(0xFFFFFFFF)
     if field == 7 or field == 23:  # int32, sfixed32
@@ -92,7 +103,7 @@ def as_integer(field, value):
 
 
 @inlined
-def read_attribute(data, at, end):
+def read_attribute(data: Bytes, at: Int, end: Int) -> tuple[Int, Int, Int, Int, Int, Int, Int]:
     """Read an AttributeProto: begin and end of its name, field of its value, that value, begin and end of its bytes.
 
     Last comes where the attribute ends; -1 where it is malformed. The field is 0 where it has no value.
@@ -119,7 +130,7 @@ def read_attribute(data, at, end):
 
 
 @kernel
-def hash_name(data, begin, end):
+def hash_name(data: Bytes, begin: Int, end: Int) -> Int:
     """A small number that tells most attribute names apart: from length, first and last byte."""
     if begin == end:
         return 0
@@ -127,7 +138,7 @@ def hash_name(data, begin, end):
 
 
 @kernel
-def find_known(data, begin, end, known, known_ptr, known_slots):
+def find_known(data: Bytes, begin: Int, end: Int, known: Bytes, known_ptr: Longs, known_slots: Longs) -> Int:
     """Which of the known attribute names this is; -1 for none. `known_slots` is a hash table of 64, -1 where free."""
     place = hash_name(data, begin, end)
     while known_slots[place] >= 0:
@@ -144,7 +155,7 @@ def find_known(data, begin, end, known, known_ptr, known_slots):
 
 
 @kernel
-def read_group(data, begin, end):
+def read_group(data: Bytes, begin: Int, end: Int) -> Int:
     """The number that a `pg_name` spells, 0 for none; -1 where it is not a decimal number below 2^31."""
     value = np.int64(0)
     for i in range(begin, end):
@@ -158,11 +169,11 @@ def read_group(data, begin, end):
 
 
 @kernel
-def read_dimensions(data, at, end):
+def read_dimensions(data: Bytes, at: Int, end: Int) -> Int:
     """The bit mask of a BoolList, packed or not; 0 where no bit is set, -1 where it is malformed or over 32 long."""
     mask, count = np.int64(0), 0
     while at < end:
-        number, wire, value, begin, close = read_field(data, at, end)
+        number, wire, _, begin, close = read_field(data, at, end)
         if close < 0:
             return np.int64(-1)
         at = close
@@ -178,26 +189,30 @@ def read_dimensions(data, at, end):
 
 
 @kernel
-def find_kind(data, at, end):
-    """The type of a node, or -1 where one of its fields is malformed."""
+def find_kind(data: Bytes, at: Int, end: Int) -> Int:
+    """The type of a node, as far as its fields can be read: `decode_node` says where they cannot."""
     kind = np.int64(0)
     while at < end:
-        number, wire, value, begin, at = read_field(data, at, end)
+        number, wire, value, _, at = read_field(data, at, end)
         if at < 0:
-            return np.int64(-1)
+            break
         if number == 3 and wire == 0:
             kind = np.int64(min(value, np.uint64(255)))
     return kind
 
 
 @kernel
-def take_value(data, known, kind, field, held, begin, end, values, row):
-    """Put a known attribute's value in its column. Returns why it is refused, or -1 where it is to be kept undecoded."""
-    text = field == STRING or field == BYTES
+def take_value(
+    data: Bytes, known: Bytes, kind: Int, field: Int, held: Int, begin: Int, end: Int, values: Longs, row: Int,
+) -> Int:  # fmt: skip
+    """Put a known attribute's value in its column. Returns why it is refused; -1 where it is to be kept undecoded."""
+    text = field in (STRING, BYTES)
     integer = FIRST_INTEGER <= field <= BOOL and field % 2 == 1
-    if (known == PG_NAME and kind != COLL) or ((known == COMM_SRC or known == COMM_DST) and kind != SEND and kind != RECV):
+    if known in (COMM_SRC, COMM_DST) and kind not in (SEND, RECV):
         return -1
     if known == PG_NAME:
+        if kind != COLL:
+            return -1
         if not text:
             return NOT_TEXT
         values[row, known] = read_group(data, begin, end)
@@ -226,7 +241,7 @@ def take_value(data, known, kind, field, held, begin, end, values, row):
 
 
 @kernel
-def read_ids(data, number_wire, value, at, end, ids, count):
+def read_ids(data: Bytes, number_wire: Int, value: Int, at: Int, end: Int, ids: Ids, count: Int) -> Int:
     """Append dependencies, packed or a single one; returns how many there are now, -1 where they are malformed."""
     if number_wire == 0:
         ids[count] = value
@@ -241,7 +256,7 @@ def read_ids(data, number_wire, value, at, end, ids, count):
 
 
 @kernel
-def keep_bytes(data, begin, end, kept, count):
+def keep_bytes(data: Bytes, begin: Int, end: Int, kept: Bytes, count: Int) -> Int:
     """Append a field as it stands to what is kept undecoded; returns how much there is now."""
     for i in range(begin, end):
         kept[count] = data[i]
@@ -251,9 +266,10 @@ def keep_bytes(data, begin, end, kept, count):
 
 @kernel
 def decode_node(
-    data, at, end, kind, known, known_ptr, known_slots, row, values, kinds, ids, durations, spans, data_ids, ctrl_ids,
-    kept, totals,
-):  # fmt: skip
+    data: Bytes, at: Int, end: Int, kind: Int, known: Bytes, known_ptr: Longs, known_slots: Longs, row: Int, values:
+    Longs, kinds: Bytes, ids: Ids, durations: Longs, spans: Longs, data_ids: Ids, ctrl_ids: Ids, kept: Bytes, totals:
+    Longs,
+) -> tuple[Int, Int, Int]:  # fmt: skip
     """Read one node: values of known attributes, id, kind and duration, spans of name and operator, dependencies, rest.
 
     `kind` is -1 where it is to be read on the way; where it then comes after an attribute, the code is KIND_LATE.
@@ -312,9 +328,10 @@ def decode_node(
 
 @kernel
 def decode_nodes(
-    data, at, start, row, most, known, known_ptr, known_slots, absent, begins, values, kinds, ids, durations, spans,
-    data_ids, ctrl_ids, kept, counts, totals,
-):  # fmt: skip
+    data: Bytes, at: Int, start: Int, row: Int, most: Int, known: Bytes, known_ptr: Longs, known_slots: Longs, absent:
+    Longs, begins: Longs, values: Longs, kinds: Bytes, ids: Ids, durations: Longs, spans: Longs, data_ids: Ids,
+    ctrl_ids: Ids, kept: Bytes, counts: Longs, totals: Longs,
+) -> tuple[Int, Int, Int, Int, Int]:  # fmt: skip
     """Read nodes from byte `at` on into row `row` and the next, until the block that began at `start` is full.
 
     A block is full when all rows are, or `most` bytes; stops where a node is refused, cut or too large for the arrays.
@@ -362,7 +379,7 @@ def decode_nodes(
 
 
 @kernel
-def intern_texts(data, spans, column, table, index, firsts):
+def intern_texts(data: Bytes, spans: Longs, column: Int, table: Ints, index: Ints, firsts: Longs) -> Int:
     """Number texts by first appearance; a text that begins below 0 is none and gets -1.
 
     `spans[i, column]` to `spans[i, column + 1]` is text i; `table` is a zeroed hash table of a power of two slots.
@@ -402,7 +419,7 @@ def intern_texts(data, spans, column, table, index, firsts):
 
 
 @kernel
-def gather_texts(data, spans, column, firsts, ptr, blob):
+def gather_texts(data: Bytes, spans: Longs, column: Int, firsts: Longs, ptr: Longs, blob: Bytes) -> None:
     """Copy the texts numbered by `intern_texts` one after the other; `ptr` says where each goes."""
     for k in range(len(ptr) - 1):
         begin = spans[firsts[k], column]

@@ -118,5 +118,5 @@ def write_rank(file: BinaryIO, traces: TraceSet, rank: int) -> int:
         if size == 0:
             block = np.empty(needed, np.uint8)
         else:
-            written += file.write(memoryview(block[:size]))
+            written += file.write(block[:size].data)
     return written

@@ -1,8 +1,19 @@
 """Compiled loops of the encoder: columns of a graph to the bytes of its nodes."""
 
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
 import numpy as np
+from numpy.typing import NDArray
 
 from tracegen.proto.compiled import inlined, kernel
+
+Bytes: TypeAlias = NDArray[np.uint8]
+Ints: TypeAlias = NDArray[np.int32]
+Longs: TypeAlias = NDArray[np.int64]
+Ids: TypeAlias = NDArray[np.uint64]
+Int: TypeAlias = Any  # an int or a numpy integer: mypy cannot follow which
 
 # Rows of the table of attribute prefixes; `encode.ATTRIBUTES` lists names and kinds in this order.
 IS_CPU_OP, NUM_OPS, TENSOR_SIZE, DURATION_NS, COMM_TYPE, COMM_SRC, COMM_DST, COMM_SIZE, COMM_TAG = range(9)
@@ -17,7 +28,7 @@ FIXED = 1024
 
 
 @kernel
-def varint_size(value):
+def varint_size(value: Int) -> Int:
     """Bytes of an unsigned varint."""
     size = 1
     while value >= np.uint64(128):
@@ -27,7 +38,7 @@ def varint_size(value):
 
 
 @kernel
-def put_varint(out, at, value):
+def put_varint(out: Bytes, at: Int, value: Int) -> Int:
     """Write an unsigned varint; returns where it ends."""
     while value >= np.uint64(128):
         out[at] = np.uint8(value & np.uint64(127)) | np.uint8(128)
@@ -38,7 +49,7 @@ def put_varint(out, at, value):
 
 
 @kernel
-def put_bytes(out, at, source, begin, end):
+def put_bytes(out: Bytes, at: Int, source: Bytes, begin: Int, end: Int) -> Int:
     """Copy a slice; returns where it ends."""
     for i in range(begin, end):
         out[at] = source[i]
@@ -47,7 +58,7 @@ def put_bytes(out, at, source, begin, end):
 
 
 @kernel
-def move(out, begin, end, to):
+def move(out: Bytes, begin: Int, end: Int, to: Int) -> None:
     """Move a slice within a buffer, in whichever direction."""
     if to < begin:
         for i in range(begin, end):
@@ -58,7 +69,7 @@ def move(out, begin, end, to):
 
 
 @kernel
-def decimal_size(value):
+def decimal_size(value: Int) -> Int:
     """Characters of an integer in decimal."""
     size = 1
     if value < 0:
@@ -71,7 +82,7 @@ def decimal_size(value):
 
 
 @kernel
-def put_decimal(out, at, value):
+def put_decimal(out: Bytes, at: Int, value: Int) -> Int:
     """Write an integer in decimal; returns where it ends."""
     end = at + decimal_size(value)
     if value < 0:
@@ -87,7 +98,7 @@ def put_decimal(out, at, value):
 
 
 @inlined
-def put_integer(out, at, prefixes, prefix_ptr, row, value):
+def put_integer(out: Bytes, at: Int, prefixes: Bytes, prefix_ptr: Longs, row: Int, value: Int) -> Int:
     """Write an attribute with an integer value (record under 128 bytes); returns where it ends."""
     begin, end = prefix_ptr[row], prefix_ptr[row + 1]
     start = at
@@ -97,7 +108,9 @@ def put_integer(out, at, prefixes, prefix_ptr, row, value):
 
 
 @inlined
-def put_text(out, at, prefixes, prefix_ptr, row, source, begin, end):
+def put_text(
+    out: Bytes, at: Int, prefixes: Bytes, prefix_ptr: Longs, row: Int, source: Bytes, begin: Int, end: Int,
+) -> Int:  # fmt: skip
     """Write an attribute with a text of any length; returns where it ends."""
     first, last = prefix_ptr[row], prefix_ptr[row + 1]
     size = np.uint64(end - begin)
@@ -108,7 +121,7 @@ def put_text(out, at, prefixes, prefix_ptr, row, source, begin, end):
 
 
 @kernel
-def put_group(out, at, prefixes, prefix_ptr, number):
+def put_group(out: Bytes, at: Int, prefixes: Bytes, prefix_ptr: Longs, number: Int) -> Int:
     """Write the attribute `pg_name`, the group's number in decimal; returns where it ends."""
     start = at
     at = put_bytes(out, at, prefixes, prefix_ptr[PG_NAME], prefix_ptr[PG_NAME + 1])
@@ -119,7 +132,7 @@ def put_group(out, at, prefixes, prefix_ptr, number):
 
 
 @kernel
-def put_dimensions(out, at, prefixes, prefix_ptr, mask):
+def put_dimensions(out: Bytes, at: Int, prefixes: Bytes, prefix_ptr: Longs, mask: Int) -> Int:
     """Write the attribute `involved_dim`, a list of bools up to the highest set bit; returns where it ends."""
     start = at
     at = put_bytes(out, at, prefixes, prefix_ptr[INVOLVED_DIM], prefix_ptr[INVOLVED_DIM + 1])
@@ -136,7 +149,9 @@ def put_dimensions(out, at, prefixes, prefix_ptr, mask):
 
 
 @kernel
-def name_size(template, begin, end, layer, microbatch, phase, operator_size, chunk):
+def name_size(
+    template: Bytes, begin: Int, end: Int, layer: Int, microbatch: Int, phase: Int, operator_size: Int, chunk: Int,
+) -> Int:  # fmt: skip
     """Bytes of a name once its template is filled."""
     size = 0
     for i in range(begin, end):
@@ -157,7 +172,10 @@ def name_size(template, begin, end, layer, microbatch, phase, operator_size, chu
 
 
 @kernel
-def put_name(out, at, template, begin, end, layer, microbatch, phase, operators, operator_at, operator_end, chunk):
+def put_name(
+    out: Bytes, at: Int, template: Bytes, begin: Int, end: Int, layer: Int, microbatch: Int, phase: Int, operators:
+    Bytes, operator_at: Int, operator_end: Int, chunk: Int,
+) -> Int:  # fmt: skip
     """Write a name with its template filled; returns where it ends."""
     for i in range(begin, end):
         mark = template[i]
@@ -180,7 +198,7 @@ def put_name(out, at, template, begin, end, layer, microbatch, phase, operators,
 
 
 @kernel
-def put_dependencies(out, at, tag, ids, deps, begin, end):
+def put_dependencies(out: Bytes, at: Int, tag: Int, ids: Ids, deps: Ints, begin: Int, end: Int) -> Int:
     """Write a packed list of the ids of the nodes waited for, nothing where there are none; returns where it ends."""
     if begin == end:
         return at
@@ -196,9 +214,10 @@ def put_dependencies(out, at, tag, ids, deps, begin, end):
 
 @kernel
 def put_attributes(
-    out, at, prefixes, prefix_ptr, kind, cpu, duration_ns, flops, mem_bytes, comm_bytes, collective, tag, priority,
-    dims, number, source, target,
-):  # fmt: skip
+    out: Bytes, at: Int, prefixes: Bytes, prefix_ptr: Longs, kind: Int, cpu: Int, duration_ns: Int, flops: Int,
+    mem_bytes: Int, comm_bytes: Int, collective: Int, tag: Int, priority: Int, dims: Int, number: Int, source: Int,
+    target: Int,
+) -> Int:  # fmt: skip
     """Write the attributes that readers know, in the order of `encode.ATTRIBUTES`; returns where they end."""
     at = put_integer(out, at, prefixes, prefix_ptr, IS_CPU_OP, cpu)
     least = 1 if kind == COMP else 0
@@ -229,8 +248,9 @@ def put_attributes(
 
 @kernel
 def put_provenance(
-    out, at, prefixes, prefix_ptr, operators, op_at, op_end, layer, phase, microbatch, chunk
-):  # fmt: skip
+    out: Bytes, at: Int, prefixes: Bytes, prefix_ptr: Longs, operators: Bytes, op_at: Int, op_end: Int, layer: Int,
+    phase: Int, microbatch: Int, chunk: Int,
+) -> Int:  # fmt: skip
     """Write where a node comes from, as far as it is known; returns where that ends."""
     if op_end >= 0:
         at = put_text(out, at, prefixes, prefix_ptr, OPERATOR, operators, op_at, op_end)
@@ -247,9 +267,11 @@ def put_provenance(
 
 @kernel
 def encode_nodes(
-    out, first, rank, columns, ids, duration_us, name, slot, data_ptr, data_deps, ctrl_ptr, ctrl_deps, operator,
-    extra_ptr, extra, names, name_ptr, literal, operators, operator_ptr, prefixes, prefix_ptr, slot_group, slot_peer,
-):  # fmt: skip
+    out: Bytes, first: Int, rank: Int, columns: tuple[Any, ...], ids: Ids, duration_us: Longs, name: Ints, slot: Ints,
+    data_ptr: Longs, data_deps: Ints, ctrl_ptr: Longs, ctrl_deps: Ints, operator: Ints, extra_ptr: Longs, extra:
+    Bytes, names: Bytes, name_ptr: Longs, literal: bool, operators: Bytes, operator_ptr: Longs, prefixes: Bytes,
+    prefix_ptr: Longs, slot_group: Longs, slot_peer: Longs,
+) -> tuple[Int, Int, Int]:  # fmt: skip
     """Write nodes from position `first` on, each behind its length, until the next might not fit.
 
     Returns the position of the next node, the bytes written and, where not even one node fits, the bytes it may need.

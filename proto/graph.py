@@ -1,4 +1,4 @@
-"""A rank's trace as arrays, and a job's traces as a few graphs shared by many ranks. No bytes, no time, no LLMs here."""
+"""A rank's trace as arrays, and a job's traces as a few graphs shared by many ranks. No bytes, time or LLMs here."""
 
 from __future__ import annotations
 

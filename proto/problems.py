@@ -27,7 +27,7 @@ class Problem:
         return f"{self.where}: {self.message}"
 
 
-class TraceErrors(InputError):
+class TraceErrors(InputError):  # noqa: N818
     """Traces are refused, with everything that is wrong in ``problems``; as text, the first and how many more."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:

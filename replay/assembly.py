@@ -21,7 +21,8 @@ class Assembly:
     Parameters
     ----------
     cell_of_node : i32[nodes]. class_start : i64[cells], where the cell's class begins in the class columns.
-    act, lane : u8; slot : i32; asked : i64, type and bytes of a collective as one number; succ_ptr : i64; succ, indegree, before, after : i32, the class columns, classes one after the other
+    act, lane : u8; slot : i32; asked : i64, type and bytes of a collective as one number;
+        succ_ptr : i64; succ, indegree, before, after : i32, the class columns, classes one after the other
         (neighbours as positions inside the class).
     mate : i64[nodes], the send of a receive and the receive of a send; -1 none, or decided by the order of issue.
     channel : i32[nodes], messages of one key shared by several, which the order of issue pairs; -1 others.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +57,7 @@ def rule_tables(rules: list[Rule]) -> tuple[NDArray[np.int64], NDArray[np.int64]
         (rule.span_ns, rule.lag_ns, rule.form, rule.endpoint_ns, rule.rounds, end - len(rule.steps), end)
         for rule, end in zip(rules, ends, strict=True)
     ]
-    return np.array(rows, np.int64).reshape(-1, 7), np.array(steps, np.int64).reshape(-1, 4)
+    return np.array(rows, np.int64).reshape(-1, 7), np.array([astuple(step) for step in steps], np.int64).reshape(-1, 4)
 
 
 def fabric_tables(

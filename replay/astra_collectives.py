@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import floor
+from math import ceil, floor
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +30,8 @@ GROUP_ENDPOINT_DELAY_NS = 10
 _RUN_BY_ASTRA = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)
 
 
-class Step(NamedTuple):
+@dataclass(frozen=True)
+class Step:
     """``count`` equal steps: a message of ``nbytes`` to the next member (``partner`` 0) or to the one at XOR distance
     ``partner``, and a reception that reduces for ``reduce_ns``."""
 
@@ -168,7 +169,9 @@ def _steps(fabric: Fabric, algorithm: Algorithm, part: int, chunk: int, n: int) 
 
 def _refuse_empty(message: int, algorithm: Algorithm, n: int) -> None:
     if message == 0:
-        raise InputError(f"a chunk is too small to cut for {algorithm.name} over {n} members; ASTRA-sim aborts on empty messages")
+        raise InputError(
+            f"a chunk is too small to cut for {algorithm.name} over {n} members; ASTRA-sim aborts on empty messages"
+        )
 
 
 def _over_line(
@@ -179,7 +182,7 @@ def _over_line(
     servers = -(-fabric.active // queues)
     # The all-reduce of localBWAware takes the lower half of the queues only (6).
     used = max(queues // 2, 1) if kind == Collective.ALL_REDUCE and fabric.bandwidth_aware else queues
-    rounds = -(-(-(-chunks // used)) // servers)
+    rounds = ceil(ceil(chunks / used) / servers)
     rule = _stepwise(fabric, members, line, algorithm, kind, chunk) or _direct(
         fabric, members, line, algorithm, kind, chunk
     )
@@ -209,12 +212,12 @@ def _stepwise(
     return Rule(span, lag, STEPWISE, line.endpoint_ns, 1, steps)
 
 
-def _direct(
-    fabric: Fabric, members: Sequence[int], line: _Line, algorithm: Algorithm, kind: int, chunk: int
-) -> Rule:
+def _direct(fabric: Fabric, members: Sequence[int], line: _Line, algorithm: Algorithm, kind: int, chunk: int) -> Rule:
     """Direct over one dimension or a flat list (8; closed forms 10.2 and 10.3)."""
     if algorithm.name != "direct":
-        raise InputError(f"{algorithm.name} is not modelled under execution astra yet; use ring, direct or halvingDoubling")
+        raise InputError(
+            f"{algorithm.name} is not modelled under execution astra yet; use ring, direct or halvingDoubling"
+        )
     n, e = line.n, line.endpoint_ns
     message = chunk if kind == Collective.ALL_GATHER else chunk // n
     _refuse_empty(message, algorithm, n)
@@ -242,7 +245,9 @@ def _direct(
 
 
 def _unmodelled(what: str) -> InputError:
-    return InputError(f"{what} is not modelled under execution astra yet; use ring, direct without a window, or halvingDoubling")
+    return InputError(
+        f"{what} is not modelled under execution astra yet; use ring, direct without a window, or halvingDoubling"
+    )
 
 
 class _Farthest(NamedTuple):
@@ -372,4 +377,15 @@ def _messages(fabric: Fabric, algorithm: Algorithm, part: int, chunk: int, n: in
     return [((2 if part == Collective.ALL_REDUCE else 1) * (n - 1), message)]
 
 
-__all__ = ["LAST_ENTRY", "NEVER", "NO_CLOSED_FORM", "ONE_SHOT", "STEPWISE", "Rule", "Step", "astra_cost", "chunking", "collective_rule"]
+__all__ = [
+    "LAST_ENTRY",
+    "NEVER",
+    "NO_CLOSED_FORM",
+    "ONE_SHOT",
+    "STEPWISE",
+    "Rule",
+    "Step",
+    "astra_cost",
+    "chunking",
+    "collective_rule",
+]

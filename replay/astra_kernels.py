@@ -3,6 +3,8 @@
 Heaps are plain arrays. Node lanes: 0 receives (no slot), 1 compute, 2 CPU, 3 communication.
 """
 
+from typing import Any
+
 import numpy as np
 
 from tracegen.proto.compiled import kernel
@@ -15,8 +17,11 @@ _RING = 0
 
 
 @kernel
-def delay(src, dst, nbytes, sizes, topology, latency, bandwidth):  # type: ignore[no-untyped-def]
-    """floor(h latency + m / B) of the lowest dimension in which the ends differ; topology 0 ring, else links a crossing takes."""
+def delay(src: Any, dst: Any, nbytes: Any, sizes: Any, topology: Any, latency: Any, bandwidth: Any) -> Any:
+    """floor(h latency + m / B) of the lowest dimension in which the ends differ.
+
+    ``topology`` is 0 for a ring, else the links that a crossing takes.
+    """
     a, b = src, dst
     for d in range(len(sizes)):
         n = sizes[d]
@@ -34,7 +39,19 @@ def delay(src, dst, nbytes, sizes, topology, latency, bandwidth):  # type: ignor
 
 
 @kernel
-def collective_finish(ranks, enter, rule, rules, steps, sizes, topology, latency, bandwidth, inject, out):  # type: ignore[no-untyped-def]
+def collective_finish(
+    ranks: Any,
+    enter: Any,
+    rule: Any,
+    rules: Any,
+    steps: Any,
+    sizes: Any,
+    topology: Any,
+    latency: Any,
+    bandwidth: Any,
+    inject: Any,
+    out: Any,
+) -> bool:
     """When each member ends, in ``out``; False where only the last entry plus the closed form is known.
 
     ``rules`` i64[rules, 7]: span, lag, form, endpoint delay, rounds, first and last step; ``steps`` i64[steps, 4]:
@@ -82,7 +99,7 @@ def collective_finish(ranks, enter, rule, rules, steps, sizes, topology, latency
 
 
 @kernel
-def _push(heap, size, time, registered, sequence, node):  # type: ignore[no-untyped-def]
+def _push(heap: Any, size: Any, time: Any, registered: Any, sequence: Any, node: Any) -> Any:
     """Put an event on the heap (columns time, registered, sequence, node), which grows as needed."""
     if size == len(heap):
         larger = np.empty((2 * size, 4), np.int64)
@@ -92,8 +109,7 @@ def _push(heap, size, time, registered, sequence, node):  # type: ignore[no-unty
     while at > 0:
         up = (at - 1) >> 1
         if heap[up, 0] < time or (
-            heap[up, 0] == time
-            and (heap[up, 1] < registered or (heap[up, 1] == registered and heap[up, 2] < sequence))
+            heap[up, 0] == time and (heap[up, 1] < registered or (heap[up, 1] == registered and heap[up, 2] < sequence))
         ):
             break
         heap[at] = heap[up]
@@ -106,7 +122,7 @@ def _push(heap, size, time, registered, sequence, node):  # type: ignore[no-unty
 
 
 @kernel
-def _drop_first(heap, size):  # type: ignore[no-untyped-def]
+def _drop_first(heap: Any, size: Any) -> None:
     """Take the first event off a heap of ``size`` events."""
     last = size - 1
     time, registered, sequence, node = heap[last, 0], heap[last, 1], heap[last, 2], heap[last, 3]
@@ -129,9 +145,7 @@ def _drop_first(heap, size):  # type: ignore[no-untyped-def]
             child = other
         if time < heap[child, 0] or (
             time == heap[child, 0]
-            and (
-                registered < heap[child, 1] or (registered == heap[child, 1] and sequence < heap[child, 2])
-            )
+            and (registered < heap[child, 1] or (registered == heap[child, 1] and sequence < heap[child, 2]))
         ):
             break
         heap[at] = heap[child]
@@ -143,7 +157,7 @@ def _drop_first(heap, size):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _ready_push(store, base, counts, lane, position):  # type: ignore[no-untyped-def]
+def _ready_push(store: Any, base: Any, counts: Any, lane: Any, position: Any) -> None:
     """Add a ready node to a lane's heap of positions."""
     at = counts[lane]
     counts[lane] += 1
@@ -157,7 +171,7 @@ def _ready_push(store, base, counts, lane, position):  # type: ignore[no-untyped
 
 
 @kernel
-def _ready_pop(store, base, counts, lane):  # type: ignore[no-untyped-def]
+def _ready_pop(store: Any, base: Any, counts: Any, lane: Any) -> Any:
     """Take the lowest position off a lane's heap."""
     first = store[base]
     counts[lane] -= 1
@@ -179,51 +193,51 @@ def _ready_pop(store, base, counts, lane):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def play(  # type: ignore[no-untyped-def]
-    node_ptr,
-    cell_of,
-    class_start,
-    act,
-    succ_ptr,
-    succ,
-    indegree,
-    lane,
-    lane_ptr,
-    channel,
-    channels,
-    mate,
-    instance,
-    member_ptr,
-    members,
-    needed,
-    slot,
-    first_instance,
-    seat,
-    pool_of_instance,
-    position_ptr,
-    position,
-    position_rank,
-    rule_of,
-    rules,
-    steps,
-    sizes,
-    topology,
-    latency,
-    bandwidth,
-    span,
-    ready,
-    issue,
-    transfer,
-    end,
-    ahead,
-):
+def play(
+    node_ptr: Any,
+    cell_of: Any,
+    class_start: Any,
+    act: Any,
+    succ_ptr: Any,
+    succ: Any,
+    indegree: Any,
+    lane: Any,
+    lane_ptr: Any,
+    channel: Any,
+    channels: Any,
+    mate: Any,
+    instance: Any,
+    member_ptr: Any,
+    members: Any,
+    needed: Any,
+    slot: Any,
+    first_instance: Any,
+    seat: Any,
+    pool_of_instance: Any,
+    position_ptr: Any,
+    position: Any,
+    position_rank: Any,
+    rule_of: Any,
+    rules: Any,
+    steps: Any,
+    sizes: Any,
+    topology: Any,
+    latency: Any,
+    bandwidth: Any,
+    span: Any,
+    ready: Any,
+    issue: Any,
+    transfer: Any,
+    end: Any,
+    ahead: Any,
+) -> int:
     """Fill the five last columns; returns how many collectives were settled by an approximation.
 
-    ``lane_ptr`` i64[cells, 4]: where each cell's heap of ready nodes of a lane begins. The k-th send issued of a channel
-    feeds the k-th receive posted on it: ``mate`` is completed. Collectives meet in the order of their issue too: the k-th
-    that a cell issues on a slot is the k-th instance from ``first_instance[cell, slot]`` and sits at ``seat`` there;
-    ``instance`` and ``members`` are filled. One whose members disagree (``rule_of``) never ends. ``position``: per member of each
-    pool's group, in ring order, its pair; ``position_rank`` its rank.
+    ``lane_ptr`` i64[cells, 4]: where each cell's heap of ready nodes of a lane begins. The k-th send issued of a
+    channel feeds the k-th receive posted on it: ``mate`` is completed. Collectives meet in the order of their issue
+    too: the k-th that a cell issues on a slot is the k-th instance from ``first_instance[cell, slot]`` and sits at
+    ``seat`` there; ``instance`` and ``members`` are filled. One whose members disagree (``rule_of``) never ends.
+    ``position``: per member of each pool's group, in ring order, its pair; ``position_rank`` its rank.
     """
     n, cells = len(cell_of), len(class_start)
     left = np.empty(n, np.int32)

@@ -41,7 +41,9 @@ class Use:
 
     def and_then(self, other: Use, times: int = 1) -> Use:
         """Both uses, the other one ``times`` times."""
-        return Use(self.nbytes + times * other.nbytes, self.busy_ns + times * other.busy_ns, max(self.links, other.links))
+        return Use(
+            self.nbytes + times * other.nbytes, self.busy_ns + times * other.busy_ns, max(self.links, other.links)
+        )
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Shape:
-    """A group's geometry: per dimension its members' coordinates in order of appearance, and whether it is their product."""
+    """A group's geometry: its coordinates per dimension in order of appearance, and whether it is their product."""
 
     ranks: tuple[int, ...]
     coordinates: tuple[tuple[int, ...], ...]
@@ -165,7 +167,9 @@ def _phase(
     n = len(members)
     ns, use = 0, Use()
     for times, src, dst, nbytes in _steps(algorithm, n, part, size):
-        step, step_use = exchange(fabric, d, members[src], members[dst], nbytes, share)
+        step, step_use = exchange(
+            fabric, d, members[src], members[dst], nbytes, share, both_ways=algorithm.name == "direct"
+        )
         ns += times * (step + fabric.endpoint_delay_ns)
         use = use.and_then(step_use, times)
     return _Phase(d, ns, ((d, use),))
@@ -185,7 +189,9 @@ def _steps(algorithm: Algorithm, n: int, part: Collective, size: float) -> list[
         return [(twice, src[apart], dst[apart], message)]
     if algorithm.name == "halving_doubling":
         if n & (n - 1):
-            raise InputError(f"halving_doubling needs a power of two of members; a group spans {n} (use ring or direct)")
+            raise InputError(
+                f"halving_doubling needs a power of two of members; a group spans {n} (use ring or direct)"
+            )
         if part == Collective.ALL_TO_ALL:
             raise InputError("halving_doubling has no all-to-all; use ring or direct")
         levels = n.bit_length() - 1
@@ -195,12 +201,15 @@ def _steps(algorithm: Algorithm, n: int, part: Collective, size: float) -> list[
     raise InputError(f"{algorithm.name} is not available under execution streams; use ring, direct or halving_doubling")
 
 
-def exchange(fabric: Fabric, d: int, src: Ranks, dst: Ranks, nbytes: float, share: int) -> tuple[int, Use]:
+def exchange(
+    fabric: Fabric, d: int, src: Ranks, dst: Ranks, nbytes: float, share: int, *, both_ways: bool
+) -> tuple[int, Use]:
     """One step on dimension ``d``: every pair sends ``nbytes`` at once, ``share`` chunks share each port.
 
     Each message takes floor(h latency + load bytes / B), where load counts the messages (times ``share``) that its most
     loaded port or link carries; the step is as slow as its slowest message. On a switch the ports are the members' up
-    and down links; on a ring every directed link on the way, a message to the opposite point going half each way.
+    and down links; on a ring every directed link on the way. A message to the opposite point of a ring goes half each
+    way where ``both_ways``, else towards increasing coordinates.
 
     Returns
     -------
@@ -211,7 +220,7 @@ def exchange(fabric: Fabric, d: int, src: Ranks, dst: Ranks, nbytes: float, shar
     sends = np.bincount(src, minlength=n)
     most = int(sends.max())
     if fabric.topology[d] == RING:
-        load, used = _ring_load(n, src, dst)
+        load, used = _ring_load(n, src, dst, both_ways)
     elif fabric.topology[d] == FULLY_CONNECTED:
         load, used = np.ones(len(src)), most
     else:
@@ -220,14 +229,14 @@ def exchange(fabric: Fabric, d: int, src: Ranks, dst: Ranks, nbytes: float, shar
     return ns, Use(nbytes * most, most * floor(nbytes / rate), used)
 
 
-def _ring_load(n: int, src: Ranks, dst: Ranks) -> tuple[NDArray[np.float64], int]:
+def _ring_load(n: int, src: Ranks, dst: Ranks, both_ways: bool) -> tuple[NDArray[np.float64], int]:
     """Per message, the messages its busiest directed link carries; and links used by the busiest member."""
     ahead = (dst - src) % n
     worst = np.zeros(len(src))
     leaving = np.zeros((2, n), np.int64)
     for direction, steps in enumerate((ahead, n - ahead)):
-        ways = np.flatnonzero(2 * steps <= n)
-        weight = np.where(2 * steps[ways] == n, 0.5, 1.0)
+        ways = np.flatnonzero(2 * steps <= n if both_ways or direction == 0 else 2 * steps < n)
+        weight = np.where(2 * steps[ways] == n, 0.5, 1.0) if both_ways else np.ones(len(ways))
         # Links are numbered by where they start, counted in the direction of travel.
         start = src[ways] if direction == 0 else (n - src[ways]) % n
         leaving[direction] = np.bincount(src[ways], minlength=n)
@@ -278,7 +287,8 @@ def _transit(fabric: Fabric, src: Ranks, dst: Ranks) -> NDArray[np.float64]:
                     place = place * count + (b if other < d else a)[:, other]
             for ring in np.unique(place[crossing]):
                 on = np.flatnonzero(place[crossing] == ring)
-                load[on] = _ring_load(n, a[crossing[on], d].astype(np.int64), b[crossing[on], d].astype(np.int64))[0]
+                src_at, dst_at = (x[crossing[on], d].astype(np.int64) for x in (a, b))
+                load[on] = _ring_load(n, src_at, dst_at, both_ways=False)[0]
         worst[crossing] = np.maximum(worst[crossing], load / fabric.bandwidth[d])
     return worst
 

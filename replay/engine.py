@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from tracegen.replay.spans import Jitter, StreamCosts, fill_spans, per_join
 from tracegen.replay.streams_kernels import sweep
 from tracegen.replay.waits import describe_waits
 
+Array = NDArray[Any]
+_Number = TypeVar("_Number", np.int32, np.int64)
+
 # Above this many nodes a deadlock is explained on the folded run.
 _MOST_NODES_UNFOLDED = 50_000_000
 
@@ -39,7 +42,8 @@ class Times(NamedTuple):
     @classmethod
     def unset(cls, nodes: int) -> Times:
         """Nothing has happened yet."""
-        return cls(*(np.full(nodes, -1, np.int64) for _ in range(4)), np.full(nodes, -1, np.int32))
+        ready, issue, transfer, end = (np.full(nodes, -1, np.int64) for _ in range(4))
+        return cls(ready, issue, transfer, end, np.full(nodes, -1, np.int32))
 
 
 def run(
@@ -107,7 +111,13 @@ def _run(
         cell_of=cell_of,
         representative=representative,
         node_ptr=assembly.node_ptr,
-        **_in_graph_order(assembly, times, late, span),
+        ready_ns=_in_graph_order(assembly, times.ready),
+        issue_ns=_in_graph_order(assembly, times.issue),
+        transfer_ns=_in_graph_order(assembly, times.transfer),
+        end_ns=_in_graph_order(assembly, times.end),
+        ahead=_in_graph_order(assembly, _as_positions(assembly, times.ahead)),
+        late_rank=_in_graph_order(assembly, late),
+        duration_ns=_in_graph_order(assembly, span),
         notes=notes,
         assembly=assembly,
         slots=slots,
@@ -190,7 +200,7 @@ def _notes(approximate: int) -> tuple[str, ...]:
     )
 
 
-def _layout(assembly: Assembly) -> tuple[NDArray[np.generic], ...]:
+def _layout(assembly: Assembly) -> tuple[Array, Array, Array, Array, Array, Array, Array]:
     return (
         assembly.node_ptr,
         assembly.cell_of_node,
@@ -202,7 +212,7 @@ def _layout(assembly: Assembly) -> tuple[NDArray[np.generic], ...]:
     )
 
 
-def _meetings(assembly: Assembly) -> tuple[NDArray[np.generic], ...]:
+def _meetings(assembly: Assembly) -> tuple[Array, Array, Array, Array, Array]:
     return (assembly.mate, assembly.instance, assembly.member_ptr, assembly.members, assembly.needed.copy())
 
 
@@ -218,30 +228,21 @@ def _refuse_memory_nodes(traces: TraceSet) -> None:
             )
 
 
-def _in_graph_order(
-    assembly: Assembly, times: Times, late: NDArray[np.int32], span: NDArray[np.int64]
-) -> dict[str, NDArray[np.int64] | NDArray[np.int32]]:
-    """The columns of `Run`, each cell's nodes back in the order of its graph."""
-    columns: dict[str, NDArray[np.int64] | NDArray[np.int32]] = {
-        "ready_ns": times.ready,
-        "issue_ns": times.issue,
-        "transfer_ns": times.transfer,
-        "end_ns": times.end,
-        "ahead": times.ahead,
-        "late_rank": late,
-        "duration_ns": span,
-    }
+def _in_graph_order(assembly: Assembly, column: NDArray[_Number]) -> NDArray[_Number]:
+    """A column over the assembly's nodes with each cell's nodes back in the order of its graph."""
     if not any(plan.reordered for plan in assembly.plans):
-        return columns
-    place = assembly.places()
-    local = place - assembly.node_ptr[assembly.cell_of_node]
-    behind = np.flatnonzero(times.ahead >= 0)
-    first = assembly.node_ptr[assembly.cell_of_node[behind]]
-    times.ahead[behind] = local[first + times.ahead[behind]]
-    out = {}
-    for name, column in columns.items():
-        out[name] = np.empty_like(column)
-        out[name][place] = column
+        return column
+    out = np.empty_like(column)
+    out[assembly.places()] = column
+    return out
+
+
+def _as_positions(assembly: Assembly, ahead: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Nodes of the same cell, given by their place by id, as positions in its graph; -1 stays."""
+    place = assembly.places() - assembly.node_ptr[assembly.cell_of_node]
+    out = ahead.copy()
+    behind = np.flatnonzero(ahead >= 0)
+    out[behind] = place[assembly.node_ptr[assembly.cell_of_node[behind]] + ahead[behind]]
     return out
 
 

@@ -1,4 +1,4 @@
-"""The network as replay sees it: dimensions, links and how collectives run on them. Reads ASTRA-sim's inputs. Owns no time.
+"""The network as replay sees it: dimensions, links, how collectives run on them. Reads ASTRA-sim's inputs; no time.
 
 One `Fabric` serves both executions. Bandwidth is bytes per nanosecond, latency nanoseconds, per link and direction.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -127,7 +128,7 @@ class Fabric:
             topology=tuple(dimension.topology for dimension in network.dimensions),
             size=tuple(dimension.size for dimension in network.dimensions),
             bandwidth=tuple(dimension.bandwidth / 1e9 for dimension in network.dimensions),
-            latency=tuple(dimension.latency * 1e9 for dimension in network.dimensions),
+            latency=tuple(_nanoseconds(dimension.latency) for dimension in network.dimensions),
             algorithms={kind: tuple(Algorithm(name) for name in names) for kind, names in named.items()},
             splits=rules.splits,
             active=rules.active,
@@ -181,6 +182,11 @@ class Fabric:
         )
 
 
+def _nanoseconds(seconds: float) -> float:
+    """Seconds as written in ns: 5e-7 is 500, which the product in binary is not."""
+    return float(Decimal(repr(seconds)) * 10**9)
+
+
 def coordinates(size: Sequence[int]) -> NDArray[np.int32]:
     """Mixed radix of every rank's number, first dimension fastest: i32[ranks, dimensions]."""
     ranks = np.arange(prod(size))
@@ -200,7 +206,9 @@ def read_network(path: str | Path) -> dict[str, Any]:
     except (YAMLError, UnicodeDecodeError) as why:
         raise InputError(f"{path}: not YAML: {str(why).splitlines()[0]}") from None
     if not isinstance(content, dict):
-        raise InputError(f"{path}: expected keys topology, npus_count, bandwidth, latency; found {type(content).__name__}")
+        raise InputError(
+            f"{path}: expected keys topology, npus_count, bandwidth, latency; found {type(content).__name__}"
+        )
     return content
 
 
@@ -255,7 +263,9 @@ def _network_lists(
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise InputError(f"network.yml: {key}: {value!r} is not a number")
             if value < least or (key == "bandwidth" and value == 0):
-                raise InputError(f"network.yml: {key}: {value} is below {least}" + (" or 0" if key == "bandwidth" else ""))
+                raise InputError(
+                    f"network.yml: {key}: {value} is below {least}" + (" or 0" if key == "bandwidth" else "")
+                )
     if any(int(n) != n for n in lists["npus_count"]):
         raise InputError(f"network.yml: npus_count {lists['npus_count']} must be whole numbers")
     return (
@@ -275,7 +285,9 @@ def _implementations(key: str, given: Any, dims: int) -> tuple[Algorithm, ...]:
     found = tuple(_algorithm(key, str(name)) for name in names)
     if any(one.flat for one in found):
         if len(found) != 1:
-            raise InputError(f"system.json: {key}: {names[0]} runs over all ranks and stands alone; {len(found)} are given")
+            raise InputError(
+                f"system.json: {key}: {names[0]} runs over all ranks and stands alone; {len(found)} are given"
+            )
         return found
     if len(found) > dims:
         raise InputError(f"system.json: {key} has {len(found)} entries, the network {dims} dimensions; give {dims}")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracegen.proto.graph import TraceSet
-from tracegen.replay.hashing import Hashes, combine, mix, rotations, sums
+from tracegen.replay.hashing import Hashes, columns, combine, mix, rotations, sums
 from tracegen.replay.slots import GROUP, PEER, Slots
 
 
@@ -37,7 +37,7 @@ def fold_ranks(
     scale = np.ones(ranks) if traces.scale is None else traces.scale.astype(np.float64)
     start = combine(traces.class_of, scale, np.zeros(ranks, np.int64) if colours is None else colours)
     fixed = _fixed(slots)
-    colour = combine(start, *fixed.T) if fixed.shape[1] else start
+    colour = combine(start, *columns(fixed))
     cells = len(np.unique(colour))
     while True:
         colour = _refined(colour, slots, around, turned)
@@ -67,9 +67,7 @@ def _fixed(slots: Slots) -> Hashes:
     return out
 
 
-def _refined(
-    colour: Hashes, slots: Slots, around: Hashes | None, turned: NDArray[np.bool_] | None
-) -> Hashes:
+def _refined(colour: Hashes, slots: Slots, around: Hashes | None, turned: NDArray[np.bool_] | None) -> Hashes:
     """One round: each rank's colour with those of its peers and groups, slot by slot."""
     groups = slots.groups
     seen = np.zeros(slots.use.shape, np.uint64)
@@ -82,4 +80,4 @@ def _refined(
         if around is not None and turned is not None and turned.any():
             turn = mix(rotations(combine(member, around), groups.ptr))
             seen[joined] = np.where(turned[slots.names[joined]], turn[slots.place[joined]], seen[joined])
-    return combine(colour, *seen.T) if seen.shape[1] else colour
+    return combine(colour, *columns(seen))

@@ -1,4 +1,4 @@
-"""64-bit mixing of arrays, for telling colours and group shapes apart by value. Not cryptographic; wraps modulo 2^64."""
+"""64-bit mixing of arrays, to tell colours and group shapes apart by value. Not cryptographic; wraps modulo 2^64."""
 
 from __future__ import annotations
 
@@ -19,33 +19,42 @@ _BASE_INVERSE = np.uint64(pow(int(BASE), -1, 2**64))
 def mix(values: NDArray[Any]) -> Hashes:
     """Scatter each value over 64 bits (splitmix64)."""
     bits = values.view(np.uint64) if values.dtype.itemsize == 8 else values.astype(np.int64).view(np.uint64)
+    z: Hashes
     with np.errstate(over="ignore"):
         z = bits + _GOLDEN
         z = (z ^ (z >> np.uint64(30))) * _M1
         z = (z ^ (z >> np.uint64(27))) * _M2
-        return z ^ (z >> np.uint64(31))
+        z = z ^ (z >> np.uint64(31))
+    return z
 
 
-def combine(*columns: NDArray[Any]) -> Hashes:
+def combine(first: NDArray[Any], *rest: NDArray[Any]) -> Hashes:
     """One hash per row of several columns, order of columns included."""
-    out = mix(columns[0])
+    out = mix(first)
     with np.errstate(over="ignore"):
-        for column in columns[1:]:
+        for column in rest:
             out = mix(out * BASE + mix(column))
     return out
+
+
+def columns(table: Hashes) -> list[Hashes]:
+    """The columns of a two-dimensional array."""
+    return [table[:, j] for j in range(table.shape[1])]
 
 
 def powers(base: np.uint64, count: int) -> Hashes:
     """base^0 .. base^(count - 1), wrapping."""
     with np.errstate(over="ignore"):
-        return np.cumprod(np.concatenate([np.ones(1, np.uint64), np.full(max(count - 1, 0), base)]), dtype=np.uint64)
+        factors = np.concatenate([np.ones(1, np.uint64), np.full(max(count - 1, 0), base)])
+        return np.cumprod(factors, dtype=np.uint64)
 
 
 def sums(values: Hashes, ptr: NDArray[np.int64]) -> Hashes:
     """Sum of each CSR row, wrapping; rows may be empty."""
     with np.errstate(over="ignore"):
         running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(values, dtype=np.uint64)])
-        return running[ptr[1:]] - running[ptr[:-1]]
+        out: Hashes = running[ptr[1:]] - running[ptr[:-1]]
+    return out
 
 
 def within(ptr: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -76,4 +85,5 @@ def rotations(values: Hashes, ptr: NDArray[np.int64]) -> Hashes:
         row = np.repeat(np.arange(len(lengths)), lengths)
         before = running[:-1] - running[ptr[:-1]][row]
         whole = (running[ptr[1:]] - running[ptr[:-1]])[row]
-        return down[at] * (whole - before) + up[lengths[row] - at] * before
+        out: Hashes = down[at] * (whole - before) + up[lengths[row] - at] * before
+    return out

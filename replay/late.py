@@ -18,7 +18,7 @@ def late_ranks(
     representative: NDArray[np.int32],
     issue: NDArray[np.int64],
 ) -> NDArray[np.int32]:
-    """Receive: the sender; collective: the member that issued last, ties the lowest; -1 else. i32[nodes] in id order."""
+    """Receive: the sender; collective: the member that issued last, ties the lowest; -1 else. i32[nodes], by id."""
     late = np.full(assembly.nodes, -1, np.int32)
     for number, plan in enumerate(assembly.plans):
         cells = assembly.cells_of_class(number)

@@ -1,12 +1,25 @@
 """Compiled search for the member of each collective that issued last. Plain arrays in and out."""
 
+from typing import Any
+
 import numpy as np
 
 from tracegen.proto.compiled import kernel
 
 
 @kernel
-def last_members(pool_of_instance, member_ptr, members, shared, pair_ptr, row_of, row_ptr, lowest, issue, late):  # type: ignore[no-untyped-def]
+def last_members(
+    pool_of_instance: Any,
+    member_ptr: Any,
+    members: Any,
+    shared: Any,
+    pair_ptr: Any,
+    row_of: Any,
+    row_ptr: Any,
+    lowest: Any,
+    issue: Any,
+    late: Any,
+) -> None:
     """``late[v]`` = the lowest rank of the pairs that issued last in v's instance, among the ranks of v's own group.
 
     ``lowest[row_ptr[row] + pair]`` is the lowest rank of a pair in the group of a (cell, slot) row; ``row_of[pair]``

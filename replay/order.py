@@ -72,13 +72,20 @@ def find_cycle(graph: RankGraph, stuck: NDArray[np.int64]) -> list[Wait]:
     return cycle[first:] + cycle[:first]
 
 
+def id_order(graph: RankGraph) -> NDArray[np.int64]:
+    """Positions by ascending id: the order in which a stream runs its nodes."""
+    if len(graph) < 2 or (graph.id[1:] > graph.id[:-1]).all():
+        return np.arange(len(graph))
+    return np.argsort(graph.id, kind="stable")
+
+
 def call_order(graph: RankGraph) -> NDArray[np.int64]:
     """Positions in the order in which nodes are issued when nothing takes time: lowest ready id first.
 
     That is ascending id wherever ids are a topological order. Nodes that can never run come last, by id.
     """
     n = len(graph)
-    by_id = np.arange(n) if n < 2 or (graph.id[1:] > graph.id[:-1]).all() else np.argsort(graph.id, kind="stable")
+    by_id = id_order(graph)
     if _ascends(graph, graph.id):
         return by_id
     ptr, succ, waits = _successors(graph)

@@ -198,9 +198,13 @@ def _details(graph: RankGraph, nodes: NDArray[np.int64]) -> list[str]:
     phases = [f', "phase": "{phase.name}"' for phase in Phase]
     compute = graph.kind[nodes] == Kind.COMP
     work = zip(
-        out, graph.phase[nodes].tolist(), compute.tolist(), graph.flops[nodes].tolist(), graph.mem_bytes[nodes].tolist(),
+        out,
+        graph.phase[nodes].tolist(),
+        compute.tolist(),
+        graph.flops[nodes].tolist(),
+        graph.mem_bytes[nodes].tolist(),
         strict=True,
-    )  # fmt: skip
+    )
     return [
         text + (phases[phase] if phase >= 0 else "")
         + (f', "flops": {flops}, "memory_bytes": {nbytes}' if computes else "")

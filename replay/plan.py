@@ -1,4 +1,4 @@
-"""What the engine needs to know of each rank class, once per class: successors, queues, order on slots. No time, no ranks.
+"""What the engine needs to know of each rank class: successors, queues, order on slots. No time, no ranks.
 
 Nodes are in id order here whatever their order in the graph; ``order`` leads back to positions of the graph.
 """
@@ -81,7 +81,9 @@ def plan_class(graph: RankGraph, slots: int, execution: str) -> ClassPlan:
     joins = kind == Kind.COLL
     lost = np.flatnonzero(((act >= SEND) | joins) & ((slot < 0) | (slot >= slots)))
     if len(lost):
-        raise InputError(f"node {graph.id[order[lost[0]]]} ({graph.name_of(int(order[lost[0]]))}) names no group and no peer")
+        raise InputError(
+            f"node {graph.id[order[lost[0]]]} ({graph.name_of(int(order[lost[0]]))}) names no group and no peer"
+        )
     if execution == ASTRA:
         # A broadcast is not simulated there: it lasts its duration on the communication slot.
         act[joins & (collective == Collective.BROADCAST)] = TIMED

@@ -1,12 +1,16 @@
 """Compiled loops over one graph's nodes: reversed edges, stream order, counts on a slot. Plain arrays in and out."""
 
+from typing import Any
+
 import numpy as np
 
 from tracegen.proto.compiled import kernel
 
 
 @kernel
-def reverse(data_ptr, data_deps, ctrl_ptr, ctrl_deps, succ_ptr, succ, indegree):  # type: ignore[no-untyped-def]
+def reverse(
+    data_ptr: Any, data_deps: Any, ctrl_ptr: Any, ctrl_deps: Any, succ_ptr: Any, succ: Any, indegree: Any
+) -> None:
     """Successors in CSR and indegrees of the union of two dependency CSRs; an edge in both counts once."""
     n = len(data_ptr) - 1
     seen = np.full(n, -1, np.int64)
@@ -41,7 +45,7 @@ def reverse(data_ptr, data_deps, ctrl_ptr, ctrl_deps, succ_ptr, succ, indegree):
 
 
 @kernel
-def chain(key, keys, before, after, ordinal):  # type: ignore[no-untyped-def]
+def chain(key: Any, keys: Any, before: Any, after: Any, ordinal: Any) -> None:
     """Nodes of equal key one after the other: the one before, the one after (-1 none), and how many came before."""
     last = np.full(keys, -1, np.int32)
     count = np.zeros(keys, np.int32)

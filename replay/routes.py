@@ -25,7 +25,8 @@ def hops(fabric: Fabric, dim: int, a: NDArray[Any], b: NDArray[Any]) -> NDArray[
     """Links between coordinates of one dimension: ring min(x, n - x), switch 2, fully connected 1; 0 where equal."""
     if fabric.topology[dim] == RING:
         ahead = (b.astype(np.int64) - a) % fabric.size[dim]
-        return np.minimum(ahead, fabric.size[dim] - ahead)
+        around: NDArray[np.int64] = np.minimum(ahead, fabric.size[dim] - ahead)
+        return around
     links = 1 if fabric.topology[dim] == FULLY_CONNECTED else 2
     return np.where(a != b, links, 0)
 
@@ -57,4 +58,5 @@ def routes(fabric: Fabric, src: NDArray[Any], dst: NDArray[Any], *, lowest_only:
 
 def message_ns(latency: NDArray[Any], bandwidth: NDArray[Any], nbytes: NDArray[Any]) -> NDArray[np.int64]:
     """Time of a message, ns: floor(latency + bytes / bandwidth), the floor of the whole expression in double."""
-    return np.floor(latency + nbytes / bandwidth).astype(np.int64)
+    whole: NDArray[np.int64] = np.floor(latency + nbytes / bandwidth).astype(np.int64)
+    return whole

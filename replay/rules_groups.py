@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracegen.proto.graph import Collective, Groups, Kind
-from tracegen.replay.order import call_order
+from tracegen.replay.order import call_order, id_order
+from tracegen.replay.plan import STREAMS
 from tracegen.replay.rules import CAP, Report, Scope, collective_text, node_text, ranks_text
 
 LARGEST_NUMBER = 2147  # group number x 1,000,000 must fit in 31 bits
@@ -66,7 +67,7 @@ def _calls(scope: Scope, report: Report) -> Calls:
     rows: list[NDArray[np.int64]] = []
     nodes: list[NDArray[np.int64]] = []
     for index, graph in enumerate(traces.graphs):
-        order = call_order(graph)
+        order = id_order(graph) if scope.execution == STREAMS else call_order(graph)
         mine = order[graph.kind[order] == Kind.COLL]
         nodes.append(mine)
         ranks = scope.ranks_of[index]

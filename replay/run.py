@@ -27,7 +27,7 @@ class Run:
         collective: the last member's issue; receive: the start of its send; others: issue. end_ns : done.
         Each is -1 where the node never got that far.
     ahead : i32, position in the same cell of the operation it queued behind; -1 where it did not queue.
-    late_rank : i32, receive: the sender; collective: the member that issued last (ties: the lowest); -1 else or unknown.
+    late_rank : i32, receive: the sender; collective: the member that issued last (ties: the lowest); else -1.
     duration_ns : how long it takes by itself: compute as used, a send's way, a collective from the last issue on
         (`astra`: its end minus the last issue; -1 unknown).
     notes : plain sentences on anything approximate in this run.

@@ -140,9 +140,7 @@ def ring_edges(groups: Groups, fabric: Fabric) -> Hashes:
     return combine(code)
 
 
-def _shapes(
-    groups: Groups, fabric: Fabric, mask: NDArray[np.int64]
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _shapes(groups: Groups, fabric: Fabric, mask: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Number groups by geometry: the displacements from member to member in list order, modulo each dimension.
 
     Groups that a translation of the network maps onto each other get one number; every rule of time is blind to it.

@@ -23,7 +23,7 @@ NEVER = -1
 
 @dataclass(frozen=True)
 class Jitter:
-    """A factor on every compute duration, uniform in [low, high], from a hash of seed, rank and the node's place by id."""
+    """A factor on every compute duration, uniform in [low, high]: a hash of seed, rank and the node's place by id."""
 
     low: float
     high: float
@@ -160,7 +160,9 @@ def _priced(
         for one in np.unique(shape).tolist():
             try:
                 if kind not in tuple(Collective):
-                    raise InputError(f"a collective of unknown type {kind} (comm_type is missing or not one of Chakra's)")
+                    raise InputError(
+                        f"a collective of unknown type {kind} (comm_type is missing or not one of Chakra's)"
+                    )
                 table[shape == one, k] = price(one, kind, nbytes)
             except InputError as why:
                 node = plan.graph.id[plan.order[joins[first[k]]]]

@@ -1,5 +1,7 @@
 """The compiled engine of execution `streams`: a longest path, swept in dependency order without a heap."""
 
+from typing import Any
+
 import numpy as np
 
 from tracegen.proto.compiled import kernel
@@ -8,34 +10,35 @@ _SEND, _RECV, _JOIN = 2, 3, 4
 
 
 @kernel
-def sweep(  # type: ignore[no-untyped-def]
-    node_ptr,
-    cell_of,
-    class_start,
-    act,
-    succ_ptr,
-    succ,
-    indegree,
-    before,
-    after,
-    asked,
-    mate,
-    instance,
-    member_ptr,
-    members,
-    needed,
-    span,
-    ready,
-    issue,
-    transfer,
-    end,
-    ahead,
-):
+def sweep(
+    node_ptr: Any,
+    cell_of: Any,
+    class_start: Any,
+    act: Any,
+    succ_ptr: Any,
+    succ: Any,
+    indegree: Any,
+    before: Any,
+    after: Any,
+    asked: Any,
+    mate: Any,
+    instance: Any,
+    member_ptr: Any,
+    members: Any,
+    needed: Any,
+    span: Any,
+    ready: Any,
+    issue: Any,
+    transfer: Any,
+    end: Any,
+    ahead: Any,
+) -> None:
     """Fill the five last columns; a node that never runs keeps -1 where it never got.
 
     ``cell_of`` and ``mate``, ``instance``, ``span`` are per flat node; ``act`` .. ``after`` per node of a class, where
     cell c's begin at ``class_start[c]``; ``members`` lists the joins of each instance (-1 missing), ``needed`` how many
-    must come; an instance whose members disagree on ``asked`` never ends. A node runs when its dependencies are done and the node before it in its stream has ended.
+    must come; an instance whose members disagree on ``asked`` never ends. A node runs when its dependencies are done
+    and the node before it in its stream has ended.
     """
     n = len(cell_of)
     left = np.empty(n, np.int32)

@@ -1,6 +1,6 @@
 """The answer of a replay: step time, parts per rank, dimension figures, throughput, warnings, the JSON document.
 
-Owns what is printed and its definition (DEFINITIONS 9-12); the cutting of time is `parts`, the bytes moved are `traffic`.
+Owns what is printed and its definition (DEFINITIONS 9-12); cutting time is `parts`' work, counting bytes `traffic`'s.
 """
 
 from __future__ import annotations
@@ -248,8 +248,8 @@ def _shared_dimensions(timeline: Timeline) -> str:
     whole = timeline.makespan_ns * timeline.run.traces.ranks
     return (
         f"two operations of a rank were in transfer at once for {', '.join(told)} (summed over ranks, up to "
-        f"{shared.max() / whole:.2%} of their time): the analytical network does not slow them, so the step may take "
-        "longer than said"
+        f"{100 * shared.max() / whole:.3g} % of their time): the analytical network does not slow them, so read the "
+        "step time as a lower bound"
     )
 
 

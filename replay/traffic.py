@@ -40,7 +40,8 @@ class Traffic:
     def utilisation(self, run: Run, makespan_ns: int) -> NDArray[np.float64]:
         """nbytes / (ranks links B makespan), f64[dims]; 0 where the makespan is."""
         room = run.traces.ranks * self.links * np.array(run.fabric.bandwidth) * makespan_ns
-        return np.divide(self.nbytes, room, out=np.zeros(len(room)), where=room > 0)
+        share: NDArray[np.float64] = np.divide(self.nbytes, room, out=np.zeros(len(room)), where=room > 0)
+        return share
 
 
 def traffic(run: Run) -> Traffic:
@@ -62,7 +63,7 @@ def traffic(run: Run) -> Traffic:
 
 
 def shared_time_ns(run: Run) -> NDArray[np.int64]:
-    """Per dimension, time in which a rank has two sends or collectives in transfer on it, summed over ranks. i64[dims]."""
+    """Per dimension, time in which a rank has two sends or collectives in transfer on it, over all ranks. i64[dims]."""
     dims = run.fabric.dimensions
     total = np.zeros(dims, np.int64)
     if run.execution == ASTRA:  # one communication slot
@@ -94,9 +95,7 @@ def _cost_of(run: Run) -> Callable[[int, int, int], Cost]:
 
     def cost(shape: int, kind: int, nbytes: int) -> Cost:
         group = int(run.slots.shape_of[shape])
-        return astra_cost(
-            run.fabric, run.slots.groups.ranks(group).tolist(), int(run.slots.mask[group]), kind, nbytes
-        )
+        return astra_cost(run.fabric, run.slots.groups.ranks(group).tolist(), int(run.slots.mask[group]), kind, nbytes)
 
     return cost
 

@@ -31,7 +31,7 @@ def describe_waits(run: Run) -> str:
     for cell in stuck:
         chain, loop = look.follow(look.first_of(cell))
         cycle = cycle or loop
-        for v in chain[-1:] if not loop else loop:
+        for v in loop or chain[-1:]:
             wait = look.wait(v)
             if v not in shown and len(lines) < _MOST_LINES:
                 lines.append(wait.text)
@@ -111,7 +111,9 @@ class _Look:
         place = np.argsort(plan.order)
         open_ = sorted(first + int(place[d]) for d in deps if self.end[first + int(place[d])] < 0)
         blocker = open_[0] if open_ else -1
-        behind = f"waits for its dependency {self.name(blocker)}" if open_ else "waits, though its dependencies are done"
+        behind = (
+            f"waits for its dependency {self.name(blocker)}" if open_ else "waits, though its dependencies are done"
+        )
         return Wait(self.rank(v), f"{self.name(v)} {behind}", blocker)
 
     def _in_queue(self, v: int, first: int, at: int) -> Wait:

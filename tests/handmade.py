@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from tracegen.proto.graph import Collective, Groups, Kind, NameTable, RankGraph, TraceSet
 
@@ -209,3 +210,35 @@ def replayed(traces: TraceSet, fabric: Any = None) -> Any:
         representative=np.arange(traces.ranks, dtype=np.int32), node_ptr=ptr.astype(np.int64), ahead=ahead,
         late_rank=late, duration_ns=duration, notes=(), assembly=None, slots=None, **columns,
     )  # fmt: skip
+
+
+@st.composite
+def programs(draw: Any) -> Any:
+    """Ranks that run one common list of operations, so that nothing can dead-lock; dependencies go backwards.
+
+    Gives the nodes of each rank, the groups, and a stage of each rank or None.
+    """
+    ranks = draw(st.integers(1, 4))
+    groups = {1: list(range(ranks)), 2: [0, ranks - 1], 3: list(range(ranks // 2, ranks))}
+    groups = {number: sorted(set(members)) for number, members in groups.items() if len(set(members)) > 1}
+    nodes: list[list[Node]] = [[] for _ in range(ranks)]
+
+    def place(rank: int, make: Any) -> None:
+        earlier = [node["id"] for node in nodes[rank]]
+        deps = draw(st.lists(st.sampled_from(earlier), max_size=2, unique=True)) if earlier else []
+        nodes[rank].append(make(len(earlier) * 3 + 1, deps))
+
+    for tag in range(draw(st.integers(1, 12))):
+        what, size = draw(st.sampled_from(["comp", "coll", "message"])), draw(st.integers(0, 30))
+        if what == "coll" and groups:
+            number = draw(st.sampled_from(sorted(groups)))
+            for rank in groups[number]:
+                place(rank, lambda i, deps, number=number, size=size: coll(i, number, size=size, deps=deps))
+        elif what == "message" and ranks > 1:
+            source, target = draw(st.permutations(range(ranks)))[:2]
+            place(source, lambda i, d, t=target, size=size, tag=tag: send(i, t, size=size, tag=tag, deps=d))
+            place(target, lambda i, d, s=source, size=size, tag=tag: recv(i, s, size=size, tag=tag, deps=d))
+        else:
+            place(draw(st.integers(0, ranks - 1)), lambda i, deps, size=size: comp(i, size, deps))
+    stages = draw(st.none() | st.lists(st.integers(0, 2), min_size=ranks, max_size=ranks))
+    return nodes, groups, stages

@@ -61,7 +61,7 @@ def build(job: Job) -> Build:
     Raises
     ------
     InputError
-        The job uses keys that do not work yet, or has more stages than layers.
+        The job uses keys that do not work yet, or makes more than a trace can hold.
     """
     supported(job)
     layers = Layers.of(job)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracegen.proto.errors import InputError
-
 if TYPE_CHECKING:
     from tracegen.spec.job import Job
 
@@ -40,16 +38,14 @@ def balanced(layers: int, stages: int, layer_ns: int, first_ns: int, last_ns: in
 
 
 def layers_of_stage(job: Job, layer_ns: int, first_ns: int, last_ns: int) -> tuple[int, ...]:
-    """Layers per stage, as ``parallelism.stages`` says.
+    """Layers per stage, as ``parallelism.stages`` says; the spec has refused what does not add up.
 
-    Raises
-    ------
-    InputError
-        More stages than layers, or a list that does not add up.
+    Parameters
+    ----------
+    layer_ns : time of one layer, forward and backward.
+    first_ns, last_ns : what the first and the last stage have beside layers.
     """
     layers, stages, wanted = job.model.layers, job.parallelism.pp, job.parallelism.stages
-    if stages > layers:
-        raise InputError(f"{job.place('parallelism.pp')}: {stages} stages for {layers} layers; at most {layers}")
     if wanted == "even":
         return even(layers, stages)
     if wanted == "balanced":

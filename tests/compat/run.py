@@ -1,4 +1,4 @@
-"""`make compat`: the schema beside another copy of it under protobuf 4.25, 5, 6 and 7, each in an environment of its own.
+"""`make compat`: the schema beside another copy of it under protobuf 4.25, 5, 6 and 7, an environment for each.
 
 Environments lie in build/compat and are kept; only numpy, numba and protobuf are installed in them. The product is
 installed once, without dependencies, in a folder that all of them look in.

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from twins import chain, encoded, jobs, node, trace
 
-
 from tracegen.proto.files import Problem, TraceErrors, find_ranks, load_traces, read_groups, read_rank, read_traces
 from tracegen.proto.graph import Groups, TraceSet
 from tracegen.proto.schema import Node
@@ -231,7 +230,7 @@ def test_bad_comm_group_json_is_refused_by_key(tmp_path: Path, content: Any, wor
 def test_all_problems_of_comm_group_json_come_at_once(tmp_path: Path) -> None:
     file = tmp_path / "comm_group.json"
     file.write_text('{"1": [0], "1": [1], "x": "y"}')
-    assert [p.message for p in problems(read_groups, file)][0] == 'group "1" is defined twice'
+    assert problems(read_groups, file)[0].message == 'group "1" is defined twice'
     assert len(problems(read_groups, file)) == 3
     file.write_text('{"1": [0],\n "2": }')
     assert problems(read_groups, file)[0].where == f"{file}:2"

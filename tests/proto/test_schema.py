@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from google.protobuf import descriptor_pool
 
 from tracegen.proto.schema import AttributeProto, GlobalMetadata, Node
@@ -52,3 +53,12 @@ def test_the_schema_needs_protobuf_only() -> None:
     script = "import sys, tracegen.proto.schema; print(sorted({m.split('.')[0] for m in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert not {"numba", "numpy", "pydantic", "networkx"} & set(re.findall(r"'(\w+)'", loaded))
+
+
+@pytest.mark.parametrize("order", ["first", "last"])
+def test_k92_another_et_def_pb2_may_be_imported_before_or_after(order: str) -> None:
+    """With this environment's protobuf; `make compat` does the same under four others."""
+    check = Path(__file__).parents[1] / "compat" / "check.py"
+    done = subprocess.run([sys.executable, str(check), order], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"et_def_pb2 imported {order}: fine" in done.stdout

@@ -93,11 +93,12 @@ class Network:
 
         def arrive() -> None:
             # The sender's side first, then the receiver's (no difference seen between the two orders: 14.9).
+            entry.arrived = True
+            received = entry.received
             if entry.sent:
                 entry.sent()
-            entry.arrived = True
-            if entry.received:
-                entry.received()
+            if received:
+                received()
 
         if self.sim.inputs.aware:
             self._hop(size, self.route(src, dst), arrive)

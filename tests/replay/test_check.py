@@ -6,12 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from handmade import coll, comp, recv, send, traces
+from handmade import coll, comp, programs, recv, replayed, send, traces
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tracegen.proto.graph import Collective, Kind
 from tracegen.proto.problems import Problem
 from tracegen.replay.check import check
+from tracegen.replay.engine import run
 from tracegen.replay.fabric import Algorithm, Fabric
+from tracegen.replay.messages import messages, pair
 from tracegen.replay.rules import CAP, RULES
 
 BOTH = ("streams", "astra")
@@ -179,6 +183,24 @@ def test_tags_that_are_one_to_astra_sim():
     assert severities(trace, "tag-collision") == (None, "warning")
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from([0, 1, 500_000_001]), st.sampled_from([5, 9])), max_size=10))
+@pytest.mark.parametrize("execution", BOTH)
+def test_messages_are_matched_as_the_engine_matches_them(execution, some):
+    sends = [send(i, 1, size, tag) for i, (sends_it, tag, size) in enumerate(some) if sends_it]
+    recvs = [recv(i, 0, size, tag) for i, (sends_it, tag, size) in enumerate(some) if not sends_it]
+    trace = traces([[*sends, comp(99)], [*recvs, comp(99)]])
+    every = messages(trace)
+    pairs = pair(every, execution)
+    mine = {(int(every.position[a]), int(every.position[b])) for a, b in zip(pairs.send, pairs.recv, strict=True)}
+    engine = run(trace, ring(2), execution=execution, fold=False).assembly
+    first, second = engine.node_ptr[:2].tolist()
+    mates = engine.mate[second:].tolist()
+    assert mine == {(mate - first, at) for at, mate in enumerate(mates) if mate >= 0}
+    assert len(pairs.lone_sends) + len(mine) == len(sends)
+    assert len(pairs.lone_recvs) + len(mine) == len(recvs)
+
+
 # --- nodes -------------------------------------------------------------------------------------------------------
 
 
@@ -201,7 +223,7 @@ def test_nodes_that_cannot_be(node, rule, streams, astra):
 # --- collectives -------------------------------------------------------------------------------------------------
 
 
-def pair(*rank0, rank1=None, ranks=2, groups=None):
+def two_ranks(*rank0, rank1=None, ranks=2, groups=None):
     return traces([list(rank0), list(rank1 or rank0), *[[comp(1)]] * (ranks - 2)], groups or {1: [0, 1]})
 
 
@@ -222,13 +244,13 @@ def pair(*rank0, rank1=None, ranks=2, groups=None):
     ],
 )
 def test_collectives_that_cannot_be(node, rule, streams, astra):
-    assert severities(pair(node), rule, ring(2, splits=4)) == (streams, astra)
+    assert severities(two_ranks(node), rule, ring(2, splits=4)) == (streams, astra)
 
 
 @pytest.mark.parametrize("execution", BOTH)
 def test_k44_another_order_within_a_group(execution):
     a, b = ("ALL_REDUCE", MIB), ("ALL_GATHER", 2 * MIB)
-    trace = pair(coll(1, 1, *a), coll(2, 1, *b, [1]), rank1=[coll(1, 1, *b), coll(2, 1, *a, [1])])
+    trace = two_ranks(coll(1, 1, *a), coll(2, 1, *b, [1]), rank1=[coll(1, 1, *b), coll(2, 1, *a, [1])])
     finding = found(trace, execution)["collective-order"]
     assert finding.severity == "error"
     assert finding.message.startswith("position 0 of group 1: rank 0 ALL_REDUCE 1 MiB")
@@ -265,12 +287,12 @@ def test_calls_are_compared_in_the_order_in_which_they_happen_not_as_they_stand_
     rank0 = [coll(1, 1, "ALL_REDUCE"), coll(2, 1, "ALL_GATHER", deps=[1])]
     rank1 = [coll(20, 1, "ALL_GATHER", deps=[10]), coll(10, 1, "ALL_REDUCE")]
     descending = [coll(20, 1, "ALL_REDUCE"), coll(10, 1, "ALL_GATHER", deps=[20])]
-    assert check(pair(*rank0, rank1=rank1), None, "streams") == []
-    assert check(pair(*rank0, rank1=descending), None, "astra") == []
+    assert check(two_ranks(*rank0, rank1=rank1), None, "streams") == []
+    assert check(two_ranks(*rank0, rank1=descending), None, "astra") == []
 
 
 def test_dimensions_must_agree_under_astra():
-    assert severities(pair(coll(1, 1, dims=1), rank1=[coll(1, 1, dims=3)]), "collective-dims") == (None, "error")
+    assert severities(two_ranks(coll(1, 1, dims=1), rank1=[coll(1, 1, dims=3)]), "collective-dims") == (None, "error")
 
 
 def test_five_dimensions_need_involved_dim():
@@ -303,12 +325,12 @@ def test_groups_that_cannot_be():
 
 @pytest.mark.parametrize(("number", "astra"), [(2147, None), (2148, "error")])
 def test_group_numbers_above_2147_overflow(number, astra):
-    assert severities(pair(coll(1, number), groups={number: [0, 1]}), "group-number") == (None, astra)
+    assert severities(two_ranks(coll(1, number), groups={number: [0, 1]}), "group-number") == (None, astra)
 
 
 def test_groups_equal_modulo_500_on_the_same_ranks():
     nodes = [coll(1, 1), coll(2, 501, deps=[1])]
-    assert severities(pair(*nodes, groups={1: [0, 1], 501: [1, 0]}), "group-modulo") == (None, "error")
+    assert severities(two_ranks(*nodes, groups={1: [0, 1], 501: [1, 0]}), "group-modulo") == (None, "error")
     apart = traces([[coll(1, 1)], [coll(1, 1)], [coll(1, 501)], [coll(1, 501)]], {1: [0, 1], 501: [2, 3]})
     assert severities(apart, "group-modulo") == (None, None)
 
@@ -401,8 +423,25 @@ def test_a_cycle_through_three_groups():
     assert severities(trace, "deadlock") == ("error", None), "without a network only streams can be proved"
 
 
+@settings(max_examples=150, deadline=None)
+@given(programs(), st.data())
+def test_what_passes_runs_to_its_end_and_what_dead_locks_does_not(program, data):
+    # Ids are dealt anew, so streams may run against dependencies and groups against each other.
+    nodes, groups, _ = program
+    for rank, mine in enumerate(nodes):
+        fresh = dict(zip([n["id"] for n in mine], data.draw(st.permutations(range(len(mine)))), strict=True))
+        nodes[rank] = [{**n, "id": fresh[n["id"]], "deps": [fresh[d] for d in n["deps"]]} for n in mine]
+    trace = traces([mine or [comp(0)] for mine in nodes], groups)
+    errors = {f.rule for f in check(trace, None, "streams") if f.severity == "error"}
+    finishes = bool((replayed(trace).end_ns >= 0).all())
+    if not errors:
+        assert finishes
+    if "deadlock" in errors:
+        assert not finishes
+
+
 def test_what_replay_refuses_is_told_by_check():
-    finding = found(pair(coll(1, 1)), "streams", ring(2, name="double_binary_tree"))["refused"]
+    finding = found(two_ranks(coll(1, 1)), "streams", ring(2, name="double_binary_tree"))["refused"]
     assert finding.severity == "error"
     assert "double_binary_tree" in finding.message
 

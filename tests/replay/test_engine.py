@@ -73,7 +73,7 @@ def assert_equal_to_twin(made: TraceSet, fabric: Fabric, execution: str) -> None
 
 @pytest.mark.parametrize("execution", EXECUTIONS)
 @pytest.mark.parametrize("hangs", [False, True])
-@pytest.mark.parametrize("fabric", FABRICS, ids=lambda f: "x".join(f"{n}{t[0]}" for n, t in zip(f.size, f.topology)))
+@pytest.mark.parametrize("fabric", FABRICS, ids=lambda f: "x".join(map("{}{:.1}".format, f.size, f.topology)))
 def test_random_graphs_equal_the_heap_twin(execution: str, hangs: bool, fabric: Fabric) -> None:
     for seed in range(12):
         assert_equal_to_twin(random_traces(fabric, seed, hangs=hangs), fabric, execution)
@@ -88,7 +88,7 @@ def test_many_random_graphs_equal_the_heap_twin(execution: str) -> None:
 
 
 def alike(fabric: Fabric, seed: int) -> TraceSet:
-    """Every rank runs one of two programs, by its parity; peers are at fixed distances and groups are lines of ranks."""
+    """Every rank runs one of two programs, by its parity; peers at fixed distances, groups are lines of ranks."""
     draw = random.Random(seed)
     ranks = fabric.ranks
     lines = {1 + i: list(range(i * fabric.size[0], (i + 1) * fabric.size[0])) for i in range(ranks // fabric.size[0])}
@@ -208,7 +208,10 @@ def test_a_hundred_thousand_nodes_in_a_chain() -> None:
 
 def test_control_edges_order_like_data_edges() -> None:
     """K32: A 5 us, B 5 us after A by a control edge: 10 us. K33: B stands before A in the file."""
-    for nodes in ([comp(1, 5000, us=5), comp(2, 5000, us=5, ctrl=[1])], [comp(2, 5000, us=5, ctrl=[1]), comp(1, 5000, us=5)]):
+    for nodes in (
+        [comp(1, 5000, us=5), comp(2, 5000, us=5, ctrl=[1])],
+        [comp(2, 5000, us=5, ctrl=[1]), comp(1, 5000, us=5)],
+    ):
         for execution in EXECUTIONS:
             assert run(traces([nodes, [comp(0)]]), FABRICS[0], execution=execution).end_ns.max() == 10_000
 

@@ -49,9 +49,7 @@ def inputs() -> ModuleType:
 
 
 def load(folder: Path, queues: int = 1) -> tuple[TraceSet, Fabric]:
-    fabric = Fabric.from_astra(
-        read_network(folder / "network.yml"), read_system(folder / "system.json"), queues=queues
-    )
+    fabric = Fabric.from_astra(read_network(folder / "network.yml"), read_system(folder / "system.json"), queues=queues)
     groups = folder / "comm_group.json"
     return read_traces(folder / "trace", groups=read_groups(groups) if groups.exists() else None), fabric
 
@@ -75,7 +73,8 @@ def collective_rows(inputs: ModuleType, tmp_path: Path, every: int) -> tuple[int
                 assert got == (case["result_ns"], case["result_min_ns"]), (row["case_id"], fold)
             equal += 1
         except InputError as why:
-            assert NOT_YET.search(str(why)), why
+            if not NOT_YET.search(str(why)):
+                raise
             refused.append(row["case_id"])
     return equal, refused
 
@@ -105,7 +104,8 @@ def test_all_collective_rows_but_those_not_modelled_are_equal(inputs: ModuleType
         ("[Ring,Switch]", False, "[ring,ring]"),
         ("[Ring,Switch]", False, "[ring,direct]"),
         ("[Ring]", True, "[ring]"),
-        ("[Ring,Switch]", True, "[ring,ring]"),
+        ("[Ring,FullyConnected]", True, "[ring,ring]"),
+        ("[Ring,Ring,Ring]", True, "[ring,ring,ring]"),
     ],
 )
 def test_a_row_of_each_kind_is_equal(
@@ -143,8 +143,10 @@ def test_all_message_rows_are_equal(inputs: ModuleType, tmp_path: Path) -> None:
 
 # Graphs whose every rule this engine covers; the others need the message-level engine or remote memory.
 EXACT = (
-    "f02 f04 f07 g01 g02 g03 g04 g05 g06 g08 g09 g10 g11 g15 g16 g17 g18 g19 g21 g22 g23 g25 g26 g28 o1 o2 o3".split()
-)
+    "f02", "f04", "f07", "g01", "g02", "g03", "g04", "g05", "g06", "g08", "g09", "g10",
+    "g11", "g15", "g16", "g17", "g18", "g19", "g21", "g22", "g23", "g25", "g26", "g28",
+    "o1", "o2", "o3",
+)  # fmt: skip
 APPROXIMATE = ("f08", "f10")  # members of one collective over two dimensions, or of a direct all-reduce, enter apart
 
 

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from handmade import coll, comp, recv, replayed, send, traces
+from handmade import coll, comp, programs, recv, replayed, send, traces
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tracegen.proto.graph import Kind
 from tracegen.replay.parts import is_message, node_labels, on_compute_stream, parts, used_labels
@@ -126,40 +125,11 @@ def test_a_rank_that_never_finishes_has_no_finish_and_parts_that_sum():
 # --- any graph ---------------------------------------------------------------------------------------------------
 
 
-@st.composite
-def programs(draw):
-    """Ranks that run one common list of operations, so that nothing can dead-lock; dependencies go backwards."""
-    ranks = draw(st.integers(1, 4))
-    groups = {1: list(range(ranks)), 2: [0, ranks - 1], 3: list(range(ranks // 2, ranks))}
-    groups = {number: sorted(set(members)) for number, members in groups.items() if len(set(members)) > 1}
-    nodes = [[] for _ in range(ranks)]
-
-    def place(rank, make):
-        earlier = [node["id"] for node in nodes[rank]]
-        deps = draw(st.lists(st.sampled_from(earlier), max_size=2, unique=True)) if earlier else []
-        # The compute node before comes first in every schedule we write; foreign graphs may leave it out.
-        nodes[rank].append(make(len(earlier) * 3 + 1, deps))
-
-    for tag in range(draw(st.integers(1, 12))):
-        what, size = draw(st.sampled_from(["comp", "coll", "message"])), draw(st.integers(0, 30))
-        if what == "coll" and groups:
-            number = draw(st.sampled_from(sorted(groups)))
-            for rank in groups[number]:
-                place(rank, lambda i, deps, number=number, size=size: coll(i, number, size=size, deps=deps))
-        elif what == "message" and ranks > 1:
-            source, target = draw(st.permutations(range(ranks)))[:2]
-            place(source, lambda i, d, t=target, size=size, tag=tag: send(i, t, size=size, tag=tag, deps=d))
-            place(target, lambda i, d, s=source, size=size, tag=tag: recv(i, s, size=size, tag=tag, deps=d))
-        else:
-            place(draw(st.integers(0, ranks - 1)), lambda i, deps, size=size: comp(i, size, deps))
-    stages = draw(st.none() | st.lists(st.integers(0, 2), min_size=ranks, max_size=ranks))
-    return traces(nodes, groups), None if stages is None else np.array(stages, np.int32)
-
-
 @settings(max_examples=150, deadline=None)
 @given(programs())
 def test_parts_sum_to_the_makespan_and_equal_the_walk_nanosecond_by_nanosecond(program):
-    trace, stage_of = program
+    nodes, groups, stages = program
+    trace, stage_of = traces(nodes, groups), None if stages is None else np.array(stages, np.int32)
     run = replayed(trace)
     found = cut(trace, stage_of)
     for rank in range(trace.ranks):

@@ -1,6 +1,8 @@
 """The answer and its JSON contract (DESIGN, "What --json prints"; DEFINITIONS 6, 9-12)."""
 
 import json
+from decimal import Decimal
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Collective
 from tracegen.replay import Facts, replay
 from tracegen.replay.fabric import Algorithm, Fabric
+from tracegen.replay.perfetto import write_perfetto
 from tracegen.spec import load_job
 
 
@@ -131,8 +134,21 @@ def job():
     return load_job("llama3-70b", ["workload.global_batch=8"])
 
 
+def assert_tracks_are_disjoint(timeline, path):
+    write_perfetto(timeline, path)
+    spans, arrows = {}, 0
+    for event in json.loads(path.read_text(), parse_float=Decimal)["traceEvents"]:
+        arrows += event["ph"] == "s"
+        if event["ph"] == "X":
+            spans.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+    for span in spans.values():
+        span.sort()
+        assert all(before[1] <= after[0] for before, after in pairwise(span))
+    assert arrows == 2 * 3 * 4, "forward and backward over three boundaries for four microbatches"
+
+
 @pytest.mark.parametrize("execution", ["streams", "astra"])
-def test_a_real_job_folded_and_not_gives_one_document_and_parts_that_sum(job, execution):
+def test_a_real_job_folded_and_not_gives_one_document_and_parts_that_sum(job, execution, tmp_path):
     made = build(job)
     fabric, facts = Fabric.from_network(job.network), Facts.from_manifest(made.manifest)
     folded = replay(made.traces, fabric, execution=execution, facts=facts)
@@ -142,6 +158,7 @@ def test_a_real_job_folded_and_not_gives_one_document_and_parts_that_sum(job, ex
     cut = plain.parts
     assert (cut.compute_ns + cut.bubble_ns + cut.idle_ns + cut.exposed_ns.sum(axis=1) == cut.makespan_ns).all()
     assert set(cut.labels) == {"tp", "pp", "dp"}
+    assert_tracks_are_disjoint(folded, tmp_path / "timeline.json")
     assert 0 < folded.throughput.mfu < 1
 
 
@@ -160,6 +177,21 @@ def test_operations_that_share_a_dimension_are_warned_of_with_their_time():
     assert timeline.makespan_ns == 200  # two steps of 100 B at 1 B/ns
     (line,) = [line for line in timeline.warnings if "in transfer at once" in line]
     assert "4e-07 s on nvlink" in line
-    assert "100.00% of their time" in line
+    assert "100 % of their time" in line
     in_turn = traces([[nodes[0], {**nodes[1], "deps": [1]}]] * 2, {1: [0, 1], 2: [1, 0]})
     assert not any("in transfer at once" in line for line in played(in_turn, facts=None).warnings)
+
+
+def test_k33_the_order_of_nodes_in_a_file_changes_nothing():
+    sorted_file = traces([[comp(1, 30), comp(2, 40, [1])]])
+    child_first = traces([[comp(2, 40, [1]), comp(1, 30)]])
+    documents = [played(trace, facts=None).document("x") for trace in (sorted_file, child_first)]
+    assert documents[0] == documents[1]
+    assert documents[0]["makespan_ns"] == 70
+
+
+@pytest.mark.parametrize("execution", ["streams", "astra"])
+def test_k34_a_chain_of_100000_nodes_of_1_us_takes_100_ms(execution):
+    timeline = played(traces([[comp(i, 1000, [i - 1] if i else []) for i in range(100_000)]]), execution, facts=None)
+    assert timeline.makespan_ns == 100_000_000
+    assert timeline.parts.compute_ns.tolist() == [100_000_000]

@@ -29,8 +29,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Job]:
         workload = WORKLOAD | {key: keys.pop(key) for key in (*WORKLOAD, *LATER) if key in keys}
         workload["global_batch"] = microbatches * split["dp"] * workload["micro_batch"]
         world = split["tp"] * split["pp"] * split["dp"]
-        link = "{name: link, topology: switch, size: %d, bandwidth: 100 GB/s, latency: 1 us}" % world
-        network = f"network: {{dimensions: [{link}]}}\n" if world > 1 else ""
+        link = {"name": "link", "topology": "switch", "size": world, "bandwidth": "100 GB/s", "latency": "1 us"}
+        network = f"network: {_flow({'dimensions': [link]})}\n" if world > 1 else ""
         path = folder / "tiny.yaml"
         path.write_text(
             f"name: tiny\ndevice: h100-sxm5-80gb\nmodel: {_flow(MODEL | keys)}\n{network}"
@@ -39,7 +39,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Job]:
         return load_job(str(path))
 
     return make
-
 
 
 def _flow(value: Any) -> str:

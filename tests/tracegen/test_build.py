@@ -30,7 +30,7 @@ def test_embedding_is_on_the_first_stage_and_the_head_on_the_last(tiny):
         assert [stage for stage, found in enumerate(operators) if "embedding" in found] == [0]
         assert [stage for stage, found in enumerate(operators) if {"head", "loss"} & found] == [stages - 1]
         held = [sorted({int(layer) for layer in g.layer if layer >= 0}) for g in made.traces.graphs]
-        assert sum(held, []) == list(range(layers))
+        assert [layer for each in held for layer in each] == list(range(layers))
 
 
 @pytest.mark.parametrize("kind", ["gpipe", "1f1b"])
@@ -177,7 +177,11 @@ def test_manifest(tiny):
     assert manifest["stage_of"] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert manifest["tokens_per_step"] == 3 * 2 * 32
     assert manifest["groups"] == {str(i): "tp" if i <= 4 else "dp" for i in range(1, 9)}
-    assert (manifest["execution"], manifest["network_model"], manifest["message_label"]) == ("streams", "analytical", "pp")
+    assert (manifest["execution"], manifest["network_model"], manifest["message_label"]) == (
+        "streams",
+        "analytical",
+        "pp",
+    )
     assert manifest["peak_flops_per_gpu"] == job.device.peak("bf16")
     assert manifest["parallelism"] == "TP 2, PP 2, DP 2, sequence parallel"
 

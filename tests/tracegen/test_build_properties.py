@@ -34,8 +34,9 @@ SPLITS = st.fixed_dictionaries(
         "tied_embeddings": st.booleans(),
         "norm": st.sampled_from(["rms", "layer"]),
         "vocab": st.sampled_from([1000, 1003]),
-        "order": st.sampled_from([["tp", "cp", "ep", "dp", "pp"], ["dp", "tp", "cp", "ep", "pp"],
-                                  ["pp", "tp", "cp", "ep", "dp"]]),  # fmt: skip
+        "order": st.sampled_from(
+            [["tp", "cp", "ep", "dp", "pp"], ["dp", "tp", "cp", "ep", "pp"], ["pp", "tp", "cp", "ep", "dp"]]
+        ),
     }
 )
 EVERY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -1,4 +1,4 @@
-"""FLOPs and bytes of single operators, worked out by hand for the tiny model: n 32, h 64, 8 heads and 4 kv heads of 8."""
+"""FLOPs and bytes of single operators, by hand for the tiny model: n 32, h 64, 8 heads and 4 kv heads of 8."""
 
 from __future__ import annotations
 

@@ -19,9 +19,12 @@ def catalog(section: str | None, name: str | None, as_json: bool) -> None:
     from tracegen.spec import catalog as shelves
 
     if section and name:
-        entry = shelves.load(section, name)
-        text = shelves.text(section, name)
-        show.document("catalog", {"section": section, "name": name, "entry": entry}) if as_json else click.echo(text, nl=False)
+        name = name.removesuffix(".yaml")
+        file = shelves.path(section, name)
+        if as_json:
+            show.document("catalog", {"section": section, "name": name, "entry": shelves.load(section, name).data})
+        else:
+            click.echo(file.read_text(encoding="utf-8"), nl=False)
         return
     found = {part: shelves.names(part) for part in ([section] if section else SECTIONS)}
     if as_json:

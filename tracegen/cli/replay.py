@@ -79,9 +79,9 @@ def _write(answer: Timeline, nodes: Path | None, timeline: Path | None, ranks: l
 
         write_nodes(answer, nodes)
     if timeline is not None:
-        from tracegen.replay.perfetto import write_timeline
+        from tracegen.replay.perfetto import write_perfetto
 
-        write_timeline(answer, timeline, ranks=ranks)
+        write_perfetto(answer, timeline, ranks)
 
 
 def print_answer(loaded: Loaded, answer: Timeline) -> None:
