@@ -37,7 +37,7 @@ lint: $(DEV)  ## ruff, mypy --strict, import layers
 	@rm -rf build/lint && mkdir -p build/lint
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/lint/installed .
 	cd build/lint && MYPYPATH=installed ../../$(BIN)/mypy --config-file ../../pyproject.toml -p tracegen
-	cd build/lint && PYTHONPATH=installed ../../$(BIN)/lint-imports --config ../../pyproject.toml --no-cache
+	cd build/lint && PYTHONPATH=installed ../../$(BIN)/lint-imports ../../pyproject.toml --no-cache
 
 bench: $(DEV)  ## speed and memory, as ratios against a baseline run beside it
 	$(BIN)/python benchmarks/run.py

@@ -19,7 +19,10 @@ def main() -> None:
     found = [row for module in (bench_proto, bench_engine, bench_commands) for row in module.rows()]
     show.table(
         ("what", "figure", "ratio", "to"),
-        [(name, f"{show.figure(value)} {unit}", f"{show.figure(ratio)} x", against) for name, value, unit, ratio, against in found],
+        [
+            (name, f"{show.figure(value)} {unit}", f"{show.figure(ratio)} x", against)
+            for name, value, unit, ratio, against in found
+        ],
     )
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 from numpy.typing import NDArray
 
 from tracegen.proto import decode_kernels as k
@@ -73,21 +75,19 @@ class Decoded:
     own: NDArray[np.int64]
 
 
-def _is_head(data: NDArray[np.uint8], begin: int, end: int) -> bool:
-    """Whether the first message is a GlobalMetadata and not yet a node.
+def _read_head(body: bytes) -> str | None:
+    """The version where the first message is a GlobalMetadata; None where it is a node already.
 
     Both may consist of fields 1 and 2 only: in a head these are a text and attributes, in a node a number and a text.
     """
-    at, attributes = begin, True
-    while at < end:
-        number, wire, _, first, at = k.read_field(data, at, end)
-        if at < 0 or number > 2 or wire != 2:
-            return False
-        if number == 1:
-            return True
-        _, _, field, _, _, _, close = k.read_attribute(data, first, at)
-        attributes = attributes and close >= 0 and field >= 3
-    return attributes
+    try:
+        head = GlobalMetadata.FromString(body)
+    except DecodeError:
+        return None
+    if head.version:
+        return str(head.version)
+    attributes = all(attribute.WhichOneof("value") for attribute in head.attr)
+    return "" if attributes and not len(UnknownFieldSet(head)) else None
 
 
 def _head(data: NDArray[np.uint8], where: str) -> tuple[str, int]:
@@ -96,12 +96,8 @@ def _head(data: NDArray[np.uint8], where: str) -> tuple[str, int]:
     if begin < 0 or size > len(data) - begin:
         raise TraceErrors([_cut(data, 0, where, "the first message")])
     end = int(begin) + int(size)
-    if not _is_head(data, int(begin), end):
-        return "", 0
-    try:
-        return GlobalMetadata.FromString(data[begin:end].tobytes()).version, end
-    except Exception as why:  # DecodeError lives in a module that protobuf does not promise
-        raise TraceErrors([Problem("malformed", where, f"the head is no GlobalMetadata message ({why})")]) from None
+    version = _read_head(data[begin : min(end, begin + k.LARGEST_FIELD)].tobytes())
+    return ("", 0) if version is None else (version, end)
 
 
 def _cut(data: NDArray[np.uint8], at: int, where: str, what: str) -> Problem:
@@ -240,7 +236,8 @@ def decode(data: bytes | memoryview | NDArray[np.uint8], *, where: str) -> Decod
     TraceErrors
         The file is no trace, is cut, or nodes in it cannot be read: the first 20 problems.
     """
-    view = np.frombuffer(data, np.uint8) if not isinstance(data, np.ndarray) else data
+    view = np.asarray(data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)).view()
+    view.flags.writeable = False  # always, so that the kernels are compiled for one type
     if other := what_instead(view[: 1 << 16].tobytes()):
         raise TraceErrors([Problem("not-a-trace", where, f"this is {other}")])
     schema, at = _head(view, where)

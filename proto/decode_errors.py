@@ -35,7 +35,8 @@ def sentence(code: int, which: int, place: int, known: tuple[str, ...]) -> str:
     if code == k.FIELD_KIND:
         return f"field {field} at byte {place} has another type than in a Chakra node"
     if code == k.NODE_KIND:
-        return f"its type is {which}{' or more' if which == 255 else ''}; Chakra has 0 to 7"
+        number = f"{which}{' or more' if which == 255 else ''}"
+        return f"its type is {number}; types 0 to 7 are read (not the storage and checkpoint nodes of later schemas)"
     if code == k.TOO_LARGE:
         return f"field {field} at byte {place} is larger than {k.LARGEST_FIELD} bytes, the most that is read"
     if code == k.NODE_TOO_LARGE:

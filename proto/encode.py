@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from tracegen.proto.encode_kernels import encode_nodes
+from tracegen.proto.encode_kernels import encode_nodes, put_varint
 from tracegen.proto.graph import RankGraph, TraceSet
 from tracegen.proto.schema import AttributeProto, GlobalMetadata, Node
 
@@ -62,7 +62,15 @@ _PREFIXES, _PREFIX_PTR = _table([_prefix(name, kind) for name, kind in ATTRIBUTE
 def head(version: str = SCHEMA) -> bytes:
     """The first message of a file, behind its length."""
     body: bytes = GlobalMetadata(version=version).SerializeToString()
-    return bytes([len(body)]) + body
+    size = np.empty(10, np.uint8)
+    return size[: put_varint(size, 0, np.uint64(len(body)))].tobytes() + body
+
+
+def _fixed(array: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    """The array as the kernel knows it: contiguous, of one type and read-only, so that it is compiled once."""
+    fixed = np.ascontiguousarray(array, dtype).view()
+    fixed.flags.writeable = False
+    return fixed
 
 
 def _columns(graph: RankGraph) -> tuple[NDArray[Any], ...]:
@@ -73,7 +81,7 @@ def _columns(graph: RankGraph) -> tuple[NDArray[Any], ...]:
         (graph.priority, np.int32), (graph.dims, np.uint32), (graph.layer, np.int32), (graph.phase, np.int8),
         (graph.microbatch, np.int32), (graph.chunk, np.int32),
     )  # fmt: skip
-    return tuple(np.ascontiguousarray(column, dtype) for column, dtype in typed)
+    return tuple(_fixed(column, dtype) for column, dtype in typed)
 
 
 def _slots(traces: TraceSet, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -102,19 +110,20 @@ def write_rank(file: BinaryIO, traces: TraceSet, rank: int) -> int:
     group, peer = _slots(traces, rank)
     operators, operator_ptr = _table([operator.encode() for operator in graph.operators])
     extra_ptr = np.zeros(len(graph) + 1, np.int64) if graph.extra_ptr is None else graph.extra_ptr
-    fixed = (
-        _columns(graph), np.ascontiguousarray(graph.id, np.uint64), np.ascontiguousarray(graph.duration_us, np.int64),
-        np.ascontiguousarray(graph.name, np.int32), np.ascontiguousarray(graph.slot, np.int32),
-        np.ascontiguousarray(graph.data_ptr, np.int64), np.ascontiguousarray(graph.data_deps, np.int32),
-        np.ascontiguousarray(graph.ctrl_ptr, np.int64), np.ascontiguousarray(graph.ctrl_deps, np.int32),
-        np.ascontiguousarray(graph.operator, np.int32), extra_ptr, graph.extra, graph.names.blob, graph.names.ptr,
-        graph.names.literal, operators, operator_ptr, _PREFIXES, _PREFIX_PTR, group, peer,
+    typed = (
+        (graph.id, np.uint64), (graph.duration_us, np.int64), (graph.name, np.int32), (graph.slot, np.int32),
+        (graph.data_ptr, np.int64), (graph.data_deps, np.int32), (graph.ctrl_ptr, np.int64),
+        (graph.ctrl_deps, np.int32), (graph.operator, np.int32), (extra_ptr, np.int64), (graph.extra, np.uint8),
+        (graph.names.blob, np.uint8), (graph.names.ptr, np.int64),
     )  # fmt: skip
+    columns = [_columns(graph), *(_fixed(column, dtype) for column, dtype in typed)]
+    texts = [graph.names.literal, operators, operator_ptr, _PREFIXES, _PREFIX_PTR, group, peer]
+    fixed: list[Any] = columns + texts
     written = file.write(head(graph.schema or SCHEMA))
     block = np.empty(BLOCK, np.uint8)
     node = 0
     while node < len(graph):
-        node, size, needed = encode_nodes(block, node, rank, *fixed)
+        node, size, needed = encode_nodes(block, node, int(rank), *fixed)
         if size == 0:
             block = np.empty(needed, np.uint8)
         else:

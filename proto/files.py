@@ -12,8 +12,9 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from tracegen.proto.problems import Problem, TraceErrors
 __all__ = ["Loaded", "Problem", "TraceErrors", "find_ranks", "load_traces", "read_groups", "read_rank", "read_traces"]
 
 WORLD = 0  # the number of the group of all ranks, which files leave out
-_NAME = re.compile(r"(?P<prefix>.*)\.(?P<rank>\d+)\.et(\.gz)?")
+_NAME = re.compile(r"(?P<prefix>.*)\.(?P<rank>[0-9]+)\.et(\.gz)?")
 _RULE = "files are named PREFIX.RANK.et or PREFIX.RANK.et.gz, ranks from 0 without gaps or leading zeros"
 _MOST_LISTED = 12
 
@@ -46,17 +47,33 @@ class Loaded:
     problems: tuple[Problem, ...]
 
 
-def _listed(numbers: Sequence[int]) -> str:
-    """Numbers in words, runs as ranges, cut where there are many."""
-    runs: list[list[int]] = []
+def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Whole numbers as runs, first and last."""
+    runs: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
+            runs[-1] = (runs[-1][0], number)
         else:
-            runs.append([number, number])
-    texts = [str(a) if a == b else f"{a}-{b}" for a, b in runs]
+            runs.append((number, number))
+    return runs
+
+
+def _gaps(numbers: Iterable[int], end: int) -> list[tuple[int, int]]:
+    """Runs of what is missing below `end`."""
+    edges = [(-1, -1), *(run for run in _runs(numbers) if run[0] < end), (end, end)]
+    return [(low + 1, high - 1) for (_, low), (high, _) in pairwise(edges) if high - low > 1]
+
+
+def _in_words(runs: list[tuple[int, int]]) -> str:
+    """Runs as ranges, cut where there are many."""
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
     more = f" and {len(texts) - _MOST_LISTED} more" if len(texts) > _MOST_LISTED else ""
     return ", ".join(texts[:_MOST_LISTED]) + more
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    """Whole numbers in words."""
+    return _in_words(_runs(numbers))
 
 
 def _candidates(location: Path) -> tuple[Path, str | None]:
@@ -92,14 +109,15 @@ def find_ranks(location: str | Path, ranks: int | None = None) -> list[Path]:
     location = Path(location)
     folder, prefix = _candidates(location)
     found: dict[str, dict[int, list[Path]]] = {}
-    odd: list[str] = []
+    odd: list[str] = []  # no names of ranks: told where a rank is missing, else somebody else's
+    zeros: list[str] = []
     for file in sorted(folder.iterdir()):
         if not file.name.endswith((".et", ".et.gz")):
             continue
         matched = _NAME.fullmatch(file.name)
         if matched and (prefix is None or matched["prefix"] == prefix):
             if matched["rank"] != str(int(matched["rank"])):
-                odd.append(f"{file.name} (write {matched['prefix']}.{int(matched['rank'])}.et)")
+                zeros.append(f"{file.name} (write {matched['prefix']}.{int(matched['rank'])}.et)")
             else:
                 found.setdefault(matched["prefix"], {}).setdefault(int(matched["rank"]), []).append(file)
         elif not matched and (prefix is None or file.name.startswith(prefix)):
@@ -109,28 +127,29 @@ def find_ranks(location: str | Path, ranks: int | None = None) -> list[Path]:
         message = f"traces of {len(found)} jobs are in this folder; give one prefix: {names}"
         raise TraceErrors([Problem("rank-files", str(location), message)])
     files = next(iter(found.values()), {})
-    problems = _file_problems(str(location), files, odd, ranks)
+    problems = _file_problems(str(location), files, zeros, odd, ranks)
     if problems:
         raise TraceErrors(problems)
     return [files[rank][0] for rank in range(len(files))]
 
 
-def _file_problems(where: str, files: dict[int, list[Path]], odd: list[str], ranks: int | None) -> list[Problem]:
-    """What is wrong with the files found for each rank."""
+def _file_problems(
+    where: str, files: dict[int, list[Path]], zeros: list[str], odd: list[str], ranks: int | None
+) -> list[Problem]:
+    """What is wrong with the files found for each rank, and with names that are near theirs."""
     problems = []
-    if odd:
-        listed = ", ".join(odd[:_MOST_LISTED]) + (" ..." if len(odd) > _MOST_LISTED else "")
+    last = max(files, default=-1)
+    wanted = last + 1 if ranks is None else ranks
+    missing = _gaps(files, wanted)
+    if wrong := zeros + (odd if missing or not files else []):
+        listed = ", ".join(wrong[:_MOST_LISTED]) + (" ..." if len(wrong) > _MOST_LISTED else "")
         problems.append(Problem("rank-name", where, f"{listed}: {_RULE}"))
     if not files:
-        if not odd:
-            problems.append(Problem("rank-files", where, f"no trace files here; {_RULE}"))
-        return problems
-    last = max(files)
-    wanted = last + 1 if ranks is None else ranks
-    if missing := [rank for rank in range(wanted) if rank not in files]:
-        have = f"files of {len(files)} ranks ({_listed(list(files))}) are here"
+        return problems or [Problem("rank-files", where, f"no trace files here; {_RULE}")]
+    if missing:
+        have = f"files of {len(files)} ranks ({_listed(files)}) are here"
         reason = f"the highest is rank {last}" if ranks is None else f"{ranks} ranks are needed"
-        message = f"the files of rank {_listed(missing)} are missing: {have}, {reason}"
+        message = f"the files of rank {_in_words(missing)} are missing: {have}, {reason}"
         problems.append(Problem("missing-rank", where, message))
     if surplus := [rank for rank in files if rank >= wanted]:
         message = f"files of {len(files)} ranks are here, but {wanted} are needed: rank {_listed(surplus)} is too many"

@@ -103,7 +103,9 @@ def _push(heap: Any, size: Any, time: Any, registered: Any, sequence: Any, node:
     """Put an event on the heap (columns time, registered, sequence, node), which grows as needed."""
     if size == len(heap):
         larger = np.empty((2 * size, 4), np.int64)
-        larger[:size] = heap
+        for k in range(size):
+            for j in range(4):
+                larger[k, j] = heap[k, j]
         heap = larger
     at = size
     while at > 0:
@@ -112,7 +114,8 @@ def _push(heap: Any, size: Any, time: Any, registered: Any, sequence: Any, node:
             heap[up, 0] == time and (heap[up, 1] < registered or (heap[up, 1] == registered and heap[up, 2] < sequence))
         ):
             break
-        heap[at] = heap[up]
+        for j in range(4):
+            heap[at, j] = heap[up, j]
         at = up
     heap[at, 0] = time
     heap[at, 1] = registered
@@ -148,7 +151,8 @@ def _drop_first(heap: Any, size: Any) -> None:
             and (registered < heap[child, 1] or (registered == heap[child, 1] and sequence < heap[child, 2]))
         ):
             break
-        heap[at] = heap[child]
+        for j in range(4):
+            heap[at, j] = heap[child, j]
         at = child
     heap[at, 0] = time
     heap[at, 1] = registered
@@ -230,14 +234,18 @@ def play(
     transfer: Any,
     end: Any,
     ahead: Any,
-) -> int:
-    """Fill the five last columns; returns how many collectives were settled by an approximation.
+) -> Any:
+    """Fill the five last columns; returns how many collectives were approximated, and how many ties were open.
 
     ``lane_ptr`` i64[cells, 4]: where each cell's heap of ready nodes of a lane begins. The k-th send issued of a
     channel feeds the k-th receive posted on it: ``mate`` is completed. Collectives meet in the order of their issue
     too: the k-th that a cell issues on a slot is the k-th instance from ``first_instance[cell, slot]`` and sits at
     ``seat`` there; ``instance`` and ``members`` are filled. One whose members disagree (``rule_of``) never ends.
     ``position``: per member of each pool's group, in ring order, its pair; ``position_rank`` its rank.
+
+    A tie is open where two events of one cell fall on one tick, were set on one tick by different passes over ready
+    nodes, and both let the cell go on: which comes first then depends on the order of ranks, which ranks of one cell
+    need not share.
     """
     n, cells = len(cell_of), len(class_start)
     left = np.empty(n, np.int32)
@@ -262,6 +270,12 @@ def play(
     done = np.empty(2, np.int64)
     joined = np.zeros(first_instance.shape, np.int32)
     rule_in = np.full(len(needed), np.int64(-1))
+    set_at = np.zeros(n, np.int64)  # when a node's event was put on the heap, and by which pass
+    set_by = np.zeros(n, np.int64)
+    passes = np.int64(0)
+    # Per cell the last run of tied events: tick, registration, when and by which pass set; several passes; went on.
+    tie = np.full((cells, 6), np.int64(-1))
+    open_ties = 0
 
     for v in range(n):
         c = cell_of[v]
@@ -271,7 +285,7 @@ def play(
             ready[v] = 0
             _ready_push(store, lane_ptr[c, lane[g]], counts[c], lane[g], np.int32(v - node_ptr[c]))
 
-    now = np.int64(0)
+    now, registered, cause = np.int64(0), np.int64(0), np.int64(0)
     starting = 0
     while True:
         # At 0 every rank looks for work in order; afterwards the ranks whose nodes have just ended do.
@@ -283,7 +297,9 @@ def play(
             break
         else:
             now = heap[0, 0]
+            registered = heap[0, 1]
             v = heap[0, 3]
+            cause = v
             _drop_first(heap, events)
             events -= 1
             done[0] = v
@@ -295,6 +311,8 @@ def play(
                     done[1] = mate[v]
                     done_count = 2
         for k in range(done_count):
+            passes += 1
+            went_on = False
             if done[k] < 0:
                 c = starting
                 starting += 1
@@ -312,6 +330,7 @@ def play(
                     if left[x] == 0:
                         ready[x] = now
                         h = class_start[c] + succ[e]
+                        went_on = went_on or lane[h] > 0
                         _ready_push(store, lane_ptr[c, lane[h]], counts[c], lane[h], succ[e])
             base = node_ptr[c]
             x = later_head[c]
@@ -347,6 +366,7 @@ def play(
                             later_head[c] = x
                     continue
                 if best_lane > 0:
+                    went_on = True
                     holder[c, best_lane] = v
                     held_last[c, best_lane] = best
                 if channel[v] >= 0:
@@ -366,6 +386,7 @@ def play(
                         last_of[side, channel[v]] = v
                 if act[g] == _RECV:
                     if mate[v] >= 0 and end[mate[v]] >= 0:
+                        set_at[v], set_by[v] = now, passes
                         heap = _push(heap, events, now, now, sequence, v)
                         events += 1
                         sequence += 1
@@ -408,13 +429,28 @@ def play(
                             transfer[w] = now
                             span[w] = leave[p] - now
                             lag = rules[rule_in[i], 1]
+                            set_at[w], set_by[w] = now, passes
                             heap = _push(heap, events, leave[p], leave[p] - lag, sequence, w)
                             events += 1
                             sequence += 1
                 else:
                     transfer[v] = now
                     if span[v] >= 0:
+                        set_at[v], set_by[v] = now, passes
                         heap = _push(heap, events, now + span[v], now, sequence, v)
                         events += 1
                         sequence += 1
-    return approximate
+            if done[k] >= 0:
+                # What another rank set off is told apart even where that rank is played by this very cell.
+                by = set_by[cause] if k == 0 and instance[cause] < 0 else -2 - done[k]
+                same = tie[c, 0] == now and tie[c, 1] == registered and tie[c, 2] == set_at[cause]
+                if same and tie[c, 3] != by:
+                    tie[c, 4] = 1
+                if not same:
+                    tie[c, 0], tie[c, 1], tie[c, 2], tie[c, 3] = now, registered, set_at[cause], by
+                    tie[c, 4], tie[c, 5] = 0, 0
+                if went_on:
+                    if tie[c, 4] == 1 and tie[c, 5] == 1:
+                        open_ties += 1
+                    tie[c, 5] = 1
+    return approximate, open_ties

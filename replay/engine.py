@@ -102,7 +102,10 @@ def _run(
         notes: tuple[str, ...] = ()
         times = _sweep(assembly, slots, fabric, representative, span)
     else:
-        times, assembly, notes = _play(assembly, slots, fabric, representative, span)
+        times, assembly, notes, open_ties = _play(assembly, slots, fabric, representative, span)
+        if open_ties and len(representative) < traces.ranks:
+            # Ranks of a cell are alike but for their numbers, which decide such ties in ASTRA-sim: all must be played.
+            return _run(traces, mask, fabric, execution, False, jitter, colours)
     late = late_ranks(assembly, slots, cell_of, representative, times.issue)
     return Run(
         traces=traces,
@@ -156,8 +159,11 @@ def _play(
     fabric: Fabric,
     representative: NDArray[np.int32],
     span: NDArray[np.int64],
-) -> tuple[Times, Assembly, tuple[str, ...]]:
-    """`astra`: events. The assembly comes back with messages and collectives as the order of issue paired them."""
+) -> tuple[Times, Assembly, tuple[str, ...], int]:
+    """`astra`: events. The assembly comes back with messages and collectives as the order of issue paired them.
+
+    The last figure counts ties that only the order of ranks decides.
+    """
     times = Times.unset(assembly.nodes)
     book = RuleBook(fabric, slots)
     rule_of = np.full(assembly.nodes, -1, np.int64)
@@ -168,7 +174,7 @@ def _play(
         instance=np.full_like(assembly.instance, -1),
         members=np.full_like(assembly.members, -1),
     )
-    approximate = play(
+    approximate, open_ties = play(
         *_layout(assembly),
         assembly.lane,
         lane_starts(assembly),
@@ -188,7 +194,7 @@ def _play(
         span,
         *times,
     )
-    return times, assembly, _notes(approximate)
+    return times, assembly, _notes(approximate), open_ties
 
 
 def _notes(approximate: int) -> tuple[str, ...]:

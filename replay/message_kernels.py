@@ -36,7 +36,6 @@ from tracegen.replay.message_pool_kernels import (
     EVENTS,
     FLIGHT_AT,
     FLIGHT_ENTRY,
-    FREE,
     ITEM_DST,
     ITEM_RANK,
     ITEM_SIZE,
@@ -141,7 +140,7 @@ def _end(s, rank, v, inside):  # type: ignore[no-untyped-def]
     if not inside:
         s.rank[rank, RANK_HELD + s.node[g, NODE_LANE]] = 0
     for e in range(s.succ_ptr[g], s.succ_ptr[g + 1]):
-        x = s.succ[e]
+        x = np.int64(s.succ[e])
         s.left[base + x] -= 1
         if s.left[base + x] == 0:
             s.ready[base + x] = now
@@ -220,12 +219,12 @@ def _issue(s, rank):  # type: ignore[no-untyped-def]
     mine[RANK_LATER] = -1
     while x >= 0:
         _ready_push(s, rank, s.node[s.class_start[rank] + x, NODE_LANE], x)
-        x = s.later[base + x]
+        x = np.int64(s.later[base + x])
     while True:
-        position, lane = np.int32(2147483647), -1
+        position, lane = np.int64(1) << 62, -1
         for one in range(LANES):
             if mine[RANK_READY + one] > 0 and mine[RANK_HELD + one] == 0:
-                first = s.store[s.lane_ptr[rank, one]]
+                first = np.int64(s.store[s.lane_ptr[rank, one]])
                 if first < position:
                     position, lane = first, one
         if lane < 0:
@@ -261,9 +260,7 @@ def _issue(s, rank):  # type: ignore[no-untyped-def]
 
 @kernel
 def _move_on(s, chunk):  # type: ignore[no-untyped-def]
-    """A chunk has gone through a phase: into its next queue, out of the old one (6). Returns the node that ends, -1 none.
-
-    Where the collective ends, its end is told before the last chunk's place is released.
+    """A chunk has gone through a phase: into its next queue, out of the old one (6). Where the collective ends, its end is told before the last chunk's place is released.
     """
     rank, old = s.chunks[chunk, CHUNK_RANK], s.chunks[chunk, CHUNK_QUEUE]
     node = s.rank[rank, RANK_NODE]
@@ -324,7 +321,7 @@ def _begin(s, rank):  # type: ignore[no-untyped-def]
     for x in range(s.node_ptr[rank + 1] - base):
         if s.left[base + x] == 0:
             s.ready[base + x] = 0
-            _ready_push(s, rank, s.node[s.class_start[rank] + x, NODE_LANE], np.int32(x))
+            _ready_push(s, rank, s.node[s.class_start[rank] + x, NODE_LANE], x)
     _issue(s, rank)
 
 
@@ -353,7 +350,7 @@ def advance(s, most):  # type: ignore[no-untyped-def]
     while True:
         if clock[EVENTS] + room > len(s.heap):
             return 0
-        if clock[USED + 1] + room > len(s.ticks) and clock[FREE + 1] < 0:
+        if clock[USED + 1] + room > len(s.ticks):
             return 1
         if clock[USED + 2] + room > len(s.timers):
             return 2

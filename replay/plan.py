@@ -179,6 +179,26 @@ def match(sends: ClassPlan, send_slot: int, recvs: ClassPlan, recv_slot: int, ex
     )
 
 
+def kinds_of_joins(
+    plan: ClassPlan,
+) -> tuple[NDArray[np.int64], list[tuple[int, int, int]], NDArray[np.int64]]:
+    """A class's collectives by what they ask for.
+
+    Returns
+    -------
+    joins : nodes, i64[joins].
+    kinds : the distinct (slot, collective, bytes).
+    which : i64[joins], the kind of each.
+    """
+    joins = np.flatnonzero(plan.act == JOIN)
+    key = _numbered(plan.nbytes[joins]) * 16 + plan.collective[joins]
+    key = _numbered(key * (len(plan.uses) + 1) + plan.slot[joins])
+    _, first = np.unique(key, return_index=True)
+    sample = joins[first]
+    kinds = zip(plan.slot[sample].tolist(), plan.collective[sample].tolist(), plan.nbytes[sample].tolist(), strict=True)
+    return joins, list(kinds), key
+
+
 def _numbered(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """Equal values as equal small numbers."""
     return np.unique(values, return_inverse=True)[1].reshape(-1).astype(np.int64)

@@ -14,7 +14,7 @@ from tracegen.replay.assembly import Assembly
 from tracegen.replay.collectives import Cost, Shape, duration
 from tracegen.replay.fabric import Fabric
 from tracegen.replay.hashing import mix
-from tracegen.replay.plan import ASTRA, JOIN, SEND, TIMED, ClassPlan
+from tracegen.replay.plan import ASTRA, SEND, TIMED, ClassPlan, kinds_of_joins
 from tracegen.replay.routes import message_ns
 from tracegen.replay.slots import Slots
 
@@ -138,33 +138,33 @@ def per_join(
     """
     for number, plan in enumerate(assembly.plans):
         cells = assembly.cells_of_class(number)
-        joins = np.flatnonzero(plan.act == JOIN)
+        joins, kinds, which = kinds_of_joins(plan)
         if len(cells) and len(joins):
-            priced = _priced(plan, joins, slots, representative[cells], price)
-            out[assembly.node_ptr[cells][:, None] + joins] = priced
+            table = np.zeros((len(cells), len(kinds)), np.int64)
+            for k, kind in enumerate(kinds):
+                node = int(joins[np.argmax(which == k)])
+                table[:, k] = _priced(plan, node, kind, slots, representative[cells], price)
+            out[assembly.node_ptr[cells][:, None] + joins] = table[:, which]
 
 
 def _priced(
     plan: ClassPlan,
-    joins: NDArray[np.int64],
+    node: int,
+    asked: tuple[int, int, int],
     slots: Slots,
     rank: NDArray[np.int32],
     price: Callable[[int, int, int], int],
 ) -> NDArray[np.int64]:
-    """Prices of a class's collectives on each of its cells, i64[cells, joins]."""
-    columns = np.stack([plan.slot[joins], plan.collective[joins], plan.nbytes[joins]], 1).astype(np.int64)
-    kinds, first, which = np.unique(columns, axis=0, return_index=True, return_inverse=True)
-    table = np.zeros((len(rank), len(kinds)), np.int64)
-    for k, (slot, kind, nbytes) in enumerate(kinds.tolist()):
-        shape = slots.shape[slots.names[rank, slot]]
-        for one in np.unique(shape).tolist():
-            try:
-                if kind not in tuple(Collective):
-                    raise InputError(
-                        f"a collective of unknown type {kind} (comm_type is missing or not one of Chakra's)"
-                    )
-                table[shape == one, k] = price(one, kind, nbytes)
-            except InputError as why:
-                node = plan.graph.id[plan.order[joins[first[k]]]]
-                raise InputError(f"rank {rank[shape == one][0]} node {node}: {why}") from None
-    return table[:, which.reshape(-1)]
+    """Price of one kind of collective, of which ``node`` is the first, on each rank, i64[ranks]."""
+    slot, kind, nbytes = asked
+    shape = slots.shape[slots.names[rank, slot]]
+    out = np.zeros(len(rank), np.int64)
+    for one in np.unique(shape).tolist():
+        try:
+            if kind not in tuple(Collective):
+                raise InputError(f"collective type {kind} is unknown (comm_type is missing or not one of Chakra's)")
+            out[shape == one] = price(one, kind, nbytes)
+        except InputError as why:
+            at = plan.graph.id[plan.order[node]]
+            raise InputError(f"rank {rank[shape == one][0]} node {at}: {why}") from None
+    return out

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tracegen.replay.astra_collectives import astra_cost
 from tracegen.replay.collectives import Cost
-from tracegen.replay.plan import ASTRA, JOIN, SEND, ClassPlan
+from tracegen.replay.plan import ASTRA, SEND, ClassPlan, kinds_of_joins
 from tracegen.replay.routes import routes
 from tracegen.replay.run import Run
 from tracegen.replay.spans import StreamCosts
@@ -129,8 +129,9 @@ def _count_joins(
 ) -> None:
     nbytes, busy, links = out
     rank = run.representative[cells]
-    for slot, kind, size, joins in _kinds_of_joins(plan):
-        done = ended[run.assembly.node_ptr[cells][:, None] + joins].sum(axis=1)
+    joins, kinds, which = kinds_of_joins(plan)
+    for k, (slot, kind, size) in enumerate(kinds):
+        done = ended[run.assembly.node_ptr[cells][:, None] + joins[which == k]].sum(axis=1)
         shape = run.slots.shape[run.slots.names[rank, slot]]
         for one in np.unique(shape).tolist():
             priced, on = cost(one, kind, size), shape == one
@@ -144,17 +145,6 @@ def _count_joins(
                     sent = done[on] * (mask >> d & 1) * priced.edge_messages
                     nbytes[cells[on], d] += sent * priced.edge_bytes
                     busy[cells[on], d] += (sent * np.floor(priced.edge_bytes / bandwidth)).astype(np.int64)
-
-
-def _kinds_of_joins(plan: ClassPlan) -> list[tuple[int, int, int, NDArray[np.int64]]]:
-    """Collectives of a class by (slot, kind, bytes), with the nodes of each."""
-    joins = np.flatnonzero(plan.act == JOIN)
-    if not len(joins):
-        return []
-    columns = np.stack([plan.slot[joins], plan.collective[joins], plan.nbytes[joins]], 1).astype(np.int64)
-    kinds, which = np.unique(columns, axis=0, return_inverse=True)
-    which = which.reshape(-1)
-    return [(slot, kind, size, joins[which == k]) for k, (slot, kind, size) in enumerate(kinds.tolist())]
 
 
 def _next_dims(run: Run, rank: NDArray[np.int32], slot: int) -> NDArray[np.int64]:
@@ -177,12 +167,13 @@ def _masks(run: Run) -> NDArray[np.int64]:
         rank, rows = run.representative[cells], run.assembly.node_ptr[cells][:, None]
         sends = np.flatnonzero(plan.act == SEND)
         masks[rows + sends] = run.slots.peer_routes.dims[rank][:, plan.slot[sends]]
-        for slot, kind, size, joins in _kinds_of_joins(plan):
+        joins, kinds, which = kinds_of_joins(plan)
+        for k, (slot, kind, size) in enumerate(kinds):
             shape = run.slots.shape[run.slots.names[rank, slot]]
             for one in np.unique(shape).tolist():
                 priced, on = cost(one, kind, size), shape == one
                 mask = np.full(int(on.sum()), sum(1 << d for d, _ in priced.uses))
                 if priced.edge_messages:
                     mask |= _next_dims(run, rank[on], slot)
-                masks[rows[on] + joins] = mask[:, None]
+                masks[rows[on] + joins[which == k]] = mask[:, None]
     return masks

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
+
 from tracegen.proto.graph import Collective, Kind, TraceSet
 from tracegen.replay.astra_collectives import LAST_ENTRY, collective_rule
 from tracegen.replay.collectives import Shape, duration

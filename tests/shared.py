@@ -1,4 +1,4 @@
-"""Where measured data and simulators' results lie beside the checkout; tests that need them skip where they are absent."""
+"""Where measured data and simulators' results lie, beside the checkout; tests that need them skip without them."""
 
 from pathlib import Path
 

@@ -39,7 +39,10 @@ def test_help_names_every_command(tracegen: Command) -> None:
 
 def test_help_imports_nothing_heavy() -> None:
     # `--help` must answer in under 0.4 s; numba alone takes longer than that on a slow machine.
-    code = "import sys; from tracegen.cli import cli; print([m for m in ('numba', 'numpy', 'pydantic', 'rich') if m in sys.modules])"
+    code = (
+        "import sys; from tracegen.cli import cli;"
+        "print([name for name in ('numba', 'numpy', 'pydantic', 'rich') if name in sys.modules])"
+    )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == "[]"
 

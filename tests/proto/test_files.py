@@ -154,6 +154,21 @@ def test_k87_other_names_are_explained(tmp_path: Path) -> None:
     assert "rank 0 has two files, x.0.et and x.0.et.gz" in found.message
 
 
+def test_other_peoples_files_are_left_alone_unless_a_rank_is_missing(tmp_path: Path) -> None:
+    write(tmp_path, trace(Node(id=1)), trace(Node(id=1)))
+    (tmp_path / "old.et").touch()
+    assert len(find_ranks(tmp_path)) == 2
+    found = problems(find_ranks, tmp_path, 3)
+    assert [p.rule for p in found] == ["rank-name", "missing-rank"]
+    assert "old.et" in found[0].message
+
+
+def test_a_huge_rank_number_is_no_huge_list(tmp_path: Path) -> None:
+    (tmp_path / f"x.{10**15}.et").touch()
+    (found,) = problems(find_ranks, tmp_path)
+    assert f"the files of rank 0-{10**15 - 1} are missing" in found.message
+
+
 def test_k84_places_without_traces_are_explained(tmp_path: Path) -> None:
     assert "no trace files here" in problems(find_ranks, tmp_path)[0].message
     assert "no trace files here" in problems(find_ranks, tmp_path / "nothing")[0].message

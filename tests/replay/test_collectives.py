@@ -143,7 +143,7 @@ def test_rooted_collectives() -> None:
 
 
 def test_large_sizes_do_not_wrap() -> None:
-    """K49: reduce-scatter of 12,935,233,536 B and all-gather of a quarter take the same; twice the bytes, twice that."""
+    """K49: reduce-scatter of 12,935,233,536 B and all-gather of a quarter take the same; no size wraps."""
     fabric = rings((4,), ("ring",), latency=(0.0,), endpoint_delay_ns=0)
     whole = took(fabric, Collective.REDUCE_SCATTER, 12_935_233_536)
     assert whole == took(fabric, Collective.ALL_GATHER, 12_935_233_536 // 4)
@@ -199,7 +199,7 @@ def test_no_port_carries_more_than_its_bandwidth(
 
 
 def test_bytes_per_dimension_of_a_run_are_those_of_its_collectives() -> None:
-    """DEFINITIONS 12 on 2 x 8, all-reduce of 1 GB: 16 ranks inject 1.0e9 and 0.875e9 B each; busy is floor(m/B) summed."""
+    """DEFINITIONS 12 on 2 x 8, all-reduce of 1 GB: 16 ranks inject 1.0e9 and 0.875e9 B; busy sums floor(m/B)."""
     fabric = rings((2, 8), ("ring", "ring"), bandwidth=(1.0, 1.0), latency=(0.0, 0.0), endpoint_delay_ns=0)
     done = run(traces([[coll(0, 0, "ALL_REDUCE", 10**9)] for _ in range(16)]), fabric, execution="streams")
     found = traffic(done)

@@ -73,7 +73,7 @@ def differences(one: Run, other: Run) -> list[str]:
 
 
 def renumbered(traces: TraceSet) -> TraceSet:
-    """The same traces with sparse ids beyond 2^53 in the same order, groups renamed, and nodes in another file order."""
+    """The same traces with sparse ids beyond 2^53 in the same order, groups renamed, nodes in another file order."""
     graphs = []
     for graph in traces.graphs:
         order = np.random.default_rng(len(graph)).permutation(len(graph))

@@ -14,7 +14,8 @@ FREE = (
     "model={name: tiny, layers: 4, hidden: 256, ffn: 1024, heads: 4, vocab: 1024, gated: true, norm: rms,"
     " positions: rotary}",
     "network={dimensions: [{name: free, topology: switch, size: 4, bandwidth: 1e6 GB/s, latency: 0 ns}]}",
-    "gpus=4", "parallelism.tp=1", "parallelism.pp=4", "parallelism.dp=1", "parallelism.sp=false", "parallelism.stages=even",
+    "gpus=4", "parallelism.tp=1", "parallelism.pp=4", "parallelism.dp=1", "parallelism.sp=false",
+    "parallelism.stages=even",
     "workload.sequence_length=256", "workload.micro_batch=1", "workload.zero=0",
 )  # fmt: skip
 

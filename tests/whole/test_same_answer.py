@@ -75,7 +75,8 @@ def test_ids_group_names_and_file_order_do_not_matter(name: str, execution: str)
 def test_tp_6_on_nodes_of_8_folds_to_the_unfolded_answer() -> None:
     # Groups of six straddle nodes of eight: some cross the slow dimension, some do not, so ranks of one class differ.
     job = built(
-        "llama3-8b", "device=h100-sxm5-80gb", "model={base: llama3-8b, heads: 24, kv_heads: 6, head_dim: 128, ffn: 12288}", "gpus=24",
+        "llama3-8b", "device=h100-sxm5-80gb", "gpus=24",
+        "model={base: llama3-8b, heads: 24, kv_heads: 6, head_dim: 128, ffn: 12288}",
         "network={dimensions: [{name: nvlink, topology: switch, size: 8, bandwidth: 450 GB/s, latency: 0.5 us},"
         " {name: rail, topology: switch, size: 3, bandwidth: 50 GB/s, latency: 2 us}]}",
         "parallelism.tp=6", "parallelism.dp=4", "workload.global_batch=8",
@@ -84,5 +85,5 @@ def test_tp_6_on_nodes_of_8_folds_to_the_unfolded_answer() -> None:
         fabric = fabric_of(job, execution)
         folded = replay(job.traces, fabric, execution=execution)
         unfolded = replay(job.traces, fabric, execution=execution, fold=False)
-        assert 1 < folded.run.cells
+        assert folded.run.cells > 1
         assert differences(folded.run, unfolded.run) == []

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tracegen.cli import options
+
+if TYPE_CHECKING:
+    from tracegen.proto.graph import TraceSet
 
 
 @click.command()
@@ -47,10 +51,15 @@ def emit(
     if not files:
         raise InputError(f"{out}: no trace was written")
     size = sum(file.stat().st_size for file in files)
-    summary = {
-        "out": str(out), "ranks": len(files), "classes": len(built.traces.graphs), "nodes": _nodes(built.traces, chosen),
-        "bytes": size, "execution": execution, "notes": [*built.notes, *remarks],
-    }  # fmt: skip
+    summary: dict[str, Any] = {
+        "out": str(out),
+        "ranks": len(files),
+        "classes": len(built.traces.graphs),
+        "nodes": _nodes(built.traces, chosen),
+        "bytes": size,
+        "execution": execution,
+        "notes": [*built.notes, *remarks],
+    }
     if as_json:
         show.document("emit", summary)
         return
@@ -64,7 +73,7 @@ def emit(
     click.echo(f"next: tracegen replay --traces {out}")
 
 
-def _nodes(traces, ranks: list[int] | None) -> int:  # type: ignore[no-untyped-def]
+def _nodes(traces: TraceSet, ranks: list[int] | None) -> int:
     return traces.nodes if ranks is None else sum(len(traces.graph(rank)) for rank in ranks)
 
 
@@ -81,6 +90,6 @@ def rank_list(text: str, world: int) -> list[int]:
         if high < low:
             raise InputError(f"--ranks: {part!r} runs backwards; write {high}-{low}")
         if high >= world:
-            raise InputError(f"--ranks: rank {high} does not exist; the world is {world}, so the last rank is {world - 1}")
+            raise InputError(f"--ranks: rank {high} does not exist; the last of {world} is {world - 1}")
         chosen.update(range(low, high + 1))
     return sorted(chosen)

@@ -71,7 +71,8 @@ def _print_summary(entry: dict[str, Any]) -> None:
 
     ranks = entry["ranks"]
     several = f" ({len(ranks)} ranks: {_few(ranks)})" if len(ranks) > 1 else f" (rank {ranks[0]})"
-    click.echo(f"{show.plain(entry['trace'])}{several}: {entry['nodes']:,} nodes, ids {entry['first_id']} to {entry['last_id']}")
+    ids = f"ids {entry['first_id']} to {entry['last_id']}" if entry["nodes"] else "no ids"
+    click.echo(f"{show.plain(entry['trace'])}{several}: {entry['nodes']:,} nodes, {ids}")
     click.echo(
         f"{show.quantity(entry['flops'], 'FLOP')}, {show.quantity(entry['memory_bytes'], 'B')} of memory traffic, "
         f"{entry['data_edges']:,} data and {entry['ctrl_edges']:,} control edges"

@@ -65,9 +65,7 @@ def from_spec(spec: str, overrides: Sequence[str], execution: str | None) -> Loa
     else:
         fabric = Fabric.from_network(job.network)
     facts = Facts.from_manifest(built.manifest)
-    return Loaded(
-        built.traces, fabric, facts, chosen, why, title(built.manifest), built.notes
-    )
+    return Loaded(built.traces, fabric, facts, chosen, why, title(built.manifest), built.notes)
 
 
 def title(manifest: Mapping[str, Any]) -> str:
@@ -100,12 +98,12 @@ def manifest_of(location: str) -> dict[str, Any] | None:
     if not isinstance(content, dict) or "tracegen" not in content:
         raise InputError(f"{path}: not a manifest that emit wrote (no key `tracegen`)")
     if content.get("partial"):
-        raise InputError(f"{path}: holds only some ranks (emit --ranks); a whole job is needed: emit again without --ranks")
+        raise InputError(f"{path}: emit --ranks wrote some ranks only, and a whole job is needed: emit without --ranks")
     return content
 
 
 def choose_execution(asked: str | None, manifest: Mapping[str, Any] | None, system: str | None) -> tuple[str, str]:
-    """Which execution, and why: what was asked, else the manifest's, else `astra` with a system file, else `streams`."""
+    """Which execution, and why: as asked, else the manifest's, else `astra` with a system file, else `streams`."""
     if asked:
         return asked, "as asked"
     if manifest:
@@ -176,7 +174,7 @@ def refuse_mixed(
     if (spec is None) == (traces is None):
         raise click.UsageError("give one of --spec and --traces")
     if traces is not None and overrides:
-        raise click.UsageError("--set changes a spec; with --traces there is none (job.yaml beside them is one: --spec)")
+        raise click.UsageError("--set changes a spec, and --traces has none (the job.yaml beside them is one)")
     if spec is not None and any(vars(files).values()):
         given = ", ".join(f"--{name.replace('_', '-')}" for name, path in vars(files).items() if path)
         raise click.UsageError(f"{given}: a spec names its own network; these go with --traces")

@@ -8,7 +8,11 @@ import click
 
 spec = click.option("--spec", "spec", metavar="SPEC", help="A spec file, or the name of a spec in the catalogue.")
 overrides = click.option(
-    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key: --set parallelism.tp=4 (repeatable)."
+    "--set",
+    "overrides",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Override a key: --set parallelism.tp=4 (repeatable).",
 )
 traces = click.option(
     "--traces", metavar="DIR|PREFIX", help="A folder that emit wrote, or the prefix of files PREFIX.<rank>.et."
