@@ -1,6 +1,6 @@
 """The compiled engine of execution `astra`: events in time order, slots per rank, lowest ready id first.
 
-Heaps are plain arrays. Node lanes: 0 receives (no slot), 1 compute, 2 CPU, 3 communication.
+Node lanes: 0 receives (no slot), 1 compute, 2 CPU, 3 communication.
 """
 
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracegen.proto.compiled import kernel
+from tracegen.replay.heap_kernels import drop_first, push, ready_pop, ready_push
 
 _INSTANT, _TIMED, _SEND, _RECV, _JOIN = 0, 1, 2, 3, 4
 _LANES = 4
@@ -99,101 +100,35 @@ def collective_finish(
 
 
 @kernel
-def _push(heap: Any, size: Any, time: Any, registered: Any, sequence: Any, node: Any) -> Any:
-    """Put an event on the heap (columns time, registered, sequence, node), which grows as needed."""
-    if size == len(heap):
-        larger = np.empty((2 * size, 4), np.int64)
-        for k in range(size):
-            for j in range(4):
-                larger[k, j] = heap[k, j]
-        heap = larger
-    at = size
-    while at > 0:
-        up = (at - 1) >> 1
-        if heap[up, 0] < time or (
-            heap[up, 0] == time and (heap[up, 1] < registered or (heap[up, 1] == registered and heap[up, 2] < sequence))
-        ):
-            break
-        for j in range(4):
-            heap[at, j] = heap[up, j]
-        at = up
-    heap[at, 0] = time
-    heap[at, 1] = registered
-    heap[at, 2] = sequence
-    heap[at, 3] = node
-    return heap
+def _pair(v: Any, side: Any, channel: Any, first_of: Any, last_of: Any, next_of: Any, mate: Any) -> None:
+    """Pair a send just issued (side 0) or a receive just posted (1) with the oldest of the other side, or queue it."""
+    w = first_of[1 - side, channel]
+    if w >= 0:
+        first_of[1 - side, channel] = next_of[w]
+        mate[v] = w
+        mate[w] = v
+        return
+    if first_of[side, channel] < 0:
+        first_of[side, channel] = v
+    else:
+        next_of[last_of[side, channel]] = v
+    last_of[side, channel] = v
 
 
 @kernel
-def _drop_first(heap: Any, size: Any) -> None:
-    """Take the first event off a heap of ``size`` events."""
-    last = size - 1
-    time, registered, sequence, node = heap[last, 0], heap[last, 1], heap[last, 2], heap[last, 3]
-    at = 0
-    while True:
-        child = 2 * at + 1
-        if child >= last:
-            break
-        other = child + 1
-        if other < last and (
-            heap[other, 0] < heap[child, 0]
-            or (
-                heap[other, 0] == heap[child, 0]
-                and (
-                    heap[other, 1] < heap[child, 1]
-                    or (heap[other, 1] == heap[child, 1] and heap[other, 2] < heap[child, 2])
-                )
-            )
-        ):
-            child = other
-        if time < heap[child, 0] or (
-            time == heap[child, 0]
-            and (registered < heap[child, 1] or (registered == heap[child, 1] and sequence < heap[child, 2]))
-        ):
-            break
-        for j in range(4):
-            heap[at, j] = heap[child, j]
-        at = child
-    heap[at, 0] = time
-    heap[at, 1] = registered
-    heap[at, 2] = sequence
-    heap[at, 3] = node
-
-
-@kernel
-def _ready_push(store: Any, base: Any, counts: Any, lane: Any, position: Any) -> None:
-    """Add a ready node to a lane's heap of positions."""
-    at = counts[lane]
-    counts[lane] += 1
-    while at > 0:
-        up = (at - 1) >> 1
-        if store[base + up] <= position:
-            break
-        store[base + at] = store[base + up]
-        at = up
-    store[base + at] = position
-
-
-@kernel
-def _ready_pop(store: Any, base: Any, counts: Any, lane: Any) -> Any:
-    """Take the lowest position off a lane's heap."""
-    first = store[base]
-    counts[lane] -= 1
-    last = counts[lane]
-    position = store[base + last]
-    at = 0
-    while True:
-        child = 2 * at + 1
-        if child >= last:
-            break
-        if child + 1 < last and store[base + child + 1] < store[base + child]:
-            child += 1
-        if position <= store[base + child]:
-            break
-        store[base + at] = store[base + child]
-        at = child
-    store[base + at] = position
-    return first
+def _open_tie(tie: Any, c: Any, now: Any, registered: Any, pushed: Any, by: Any, went_on: Any) -> bool:
+    """Enter an event in its cell's run of tied events; whether the tie is open (see `play`)."""
+    same = tie[c, 0] == now and tie[c, 1] == registered and tie[c, 2] == pushed
+    if same and tie[c, 3] != by:
+        tie[c, 4] = 1
+    if not same:
+        tie[c, 0], tie[c, 1], tie[c, 2], tie[c, 3] = now, registered, pushed, by
+        tie[c, 4], tie[c, 5] = 0, 0
+    if not went_on:
+        return False
+    open_ = bool(tie[c, 4] == 1 and tie[c, 5] == 1)
+    tie[c, 5] = 1
+    return open_
 
 
 @kernel
@@ -283,7 +218,7 @@ def play(
         left[v] = indegree[g]
         if left[v] == 0:
             ready[v] = 0
-            _ready_push(store, lane_ptr[c, lane[g]], counts[c], lane[g], np.int32(v - node_ptr[c]))
+            ready_push(store, lane_ptr[c, lane[g]], counts[c], lane[g], np.int32(v - node_ptr[c]))
 
     now, registered, cause = np.int64(0), np.int64(0), np.int64(0)
     starting = 0
@@ -300,7 +235,7 @@ def play(
             registered = heap[0, 1]
             v = heap[0, 3]
             cause = v
-            _drop_first(heap, events)
+            drop_first(heap, events)
             events -= 1
             done[0] = v
             done_count = 1
@@ -331,13 +266,13 @@ def play(
                         ready[x] = now
                         h = class_start[c] + succ[e]
                         went_on = went_on or lane[h] > 0
-                        _ready_push(store, lane_ptr[c, lane[h]], counts[c], lane[h], succ[e])
+                        ready_push(store, lane_ptr[c, lane[h]], counts[c], lane[h], succ[e])
             base = node_ptr[c]
             x = later_head[c]
             later_head[c] = -1
             while x >= 0:
                 h = class_start[c] + x - base
-                _ready_push(store, lane_ptr[c, lane[h]], counts[c], lane[h], np.int32(x - base))
+                ready_push(store, lane_ptr[c, lane[h]], counts[c], lane[h], np.int32(x - base))
                 x = later[x]
             while True:
                 best, best_lane = np.int32(2147483647), -1
@@ -348,7 +283,7 @@ def play(
                             best, best_lane = top, one
                 if best_lane < 0:
                     break
-                _ready_pop(store, lane_ptr[c, best_lane], counts[c], best_lane)
+                ready_pop(store, lane_ptr[c, best_lane], counts[c], best_lane)
                 v = base + best
                 g = class_start[c] + best
                 issue[v] = now
@@ -370,24 +305,12 @@ def play(
                     holder[c, best_lane] = v
                     held_last[c, best_lane] = best
                 if channel[v] >= 0:
-                    side = 1 if act[g] == _RECV else 0
-                    w = first_of[1 - side, channel[v]]
-                    if w >= 0:
-                        first_of[1 - side, channel[v]] = next_of[w]
-                        mate[v] = w
-                        mate[w] = v
-                        if side == 1:
-                            transfer[v] = issue[w]
-                    else:
-                        if first_of[side, channel[v]] < 0:
-                            first_of[side, channel[v]] = v
-                        else:
-                            next_of[last_of[side, channel[v]]] = v
-                        last_of[side, channel[v]] = v
+                    _pair(v, 1 if act[g] == _RECV else 0, channel[v], first_of, last_of, next_of, mate)
                 if act[g] == _RECV:
                     if mate[v] >= 0 and end[mate[v]] >= 0:
+                        transfer[v] = issue[mate[v]]
                         set_at[v], set_by[v] = now, passes
-                        heap = _push(heap, events, now, now, sequence, v)
+                        heap = push(heap, events, now, now, sequence, v)
                         events += 1
                         sequence += 1
                 elif act[g] == _JOIN:
@@ -430,27 +353,19 @@ def play(
                             span[w] = leave[p] - now
                             lag = rules[rule_in[i], 1]
                             set_at[w], set_by[w] = now, passes
-                            heap = _push(heap, events, leave[p], leave[p] - lag, sequence, w)
+                            heap = push(heap, events, leave[p], leave[p] - lag, sequence, w)
                             events += 1
                             sequence += 1
                 else:
                     transfer[v] = now
                     if span[v] >= 0:
                         set_at[v], set_by[v] = now, passes
-                        heap = _push(heap, events, now + span[v], now, sequence, v)
+                        heap = push(heap, events, now + span[v], now, sequence, v)
                         events += 1
                         sequence += 1
             if done[k] >= 0:
                 # What another rank set off is told apart even where that rank is played by this very cell.
                 by = set_by[cause] if k == 0 and instance[cause] < 0 else -2 - done[k]
-                same = tie[c, 0] == now and tie[c, 1] == registered and tie[c, 2] == set_at[cause]
-                if same and tie[c, 3] != by:
-                    tie[c, 4] = 1
-                if not same:
-                    tie[c, 0], tie[c, 1], tie[c, 2], tie[c, 3] = now, registered, set_at[cause], by
-                    tie[c, 4], tie[c, 5] = 0, 0
-                if went_on:
-                    if tie[c, 4] == 1 and tie[c, 5] == 1:
-                        open_ties += 1
-                    tie[c, 5] = 1
+                if _open_tie(tie, c, now, registered, set_at[cause], by, went_on):
+                    open_ties += 1
     return approximate, open_ties

@@ -1,5 +1,6 @@
 """The wheel holds every file of the four rooms under `tracegen`, and nothing that could shadow another package."""
 
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -15,8 +16,14 @@ SHIPPED = {".py", ".yaml", ".proto", ".desc", ".typed"}
 @pytest.fixture(scope="module")
 def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     out = tmp_path_factory.mktemp("wheel")
+    # From a copy: a build folder left in the checkout would lend the wheel files that are no longer there.
+    tree = out / "tree"
+    for room in ROOMS:
+        shutil.copytree(ROOT / room, tree / room, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, tree / file)
     subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(out), str(ROOT)],
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(out), str(tree)],
         check=True,
         capture_output=True,
     )

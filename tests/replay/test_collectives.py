@@ -7,17 +7,18 @@ from math import floor
 
 import numpy as np
 import pytest
-from handmade import coll, traces
+from handmade import coll, comp, recv, send, traces
 from heap_twin import rings
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Collective
 from tracegen.replay.collectives import Shape, duration
 from tracegen.replay.engine import run
 from tracegen.replay.fabric import Algorithm, Fabric
 from tracegen.replay.flow_shop import Visit, flow_shop
-from tracegen.replay.traffic import traffic
+from tracegen.replay.traffic import shared_time_ns, traffic
 
 FOUR = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)
 
@@ -206,3 +207,33 @@ def test_bytes_per_dimension_of_a_run_are_those_of_its_collectives() -> None:
     assert found.nbytes.tolist() == [16 * 10**9, 14 * 10**9]
     assert found.busy_ns.tolist() == [10**9, 875_000_000]
     assert found.utilisation(done, int(done.end_ns.max())) == pytest.approx(np.array([1.0, 0.875]) / 1.875)
+
+
+@pytest.mark.parametrize("execution", ["streams", "astra"])
+def test_messages_and_flat_rings_count_where_they_cross(execution: str) -> None:
+    """Ranks 3, 4, 5 of 4 x 2 in a flat ring, and a message 0 -> 7: on every dimension crossed, or the lowest (`astra`).
+
+    The all-reduce of 3000 B sends 4 messages of 1000 B per member; 3 -> 4 and 5 -> 3 cross both dimensions.
+    """
+    fabric = rings((4, 2), ("switch", "switch"))
+    nodes = [[coll(0, 1, "ALL_REDUCE", 3000)] if rank in (3, 4, 5) else [comp(0)] for rank in range(8)]
+    nodes[0], nodes[7] = [send(0, 7, 500)], [recv(0, 0, 500)]
+    found = traffic(run(traces(nodes, {1: [3, 4, 5]}), fabric, execution=execution))
+    if execution == "streams":
+        assert found.nbytes.tolist() == [3 * 4000 + 500, 2 * 4000 + 500]
+        assert found.busy_ns.tolist() == [4 * 20, 4 * 40]
+    else:
+        assert found.nbytes.tolist() == [3 * 4000 + 500, 0]
+        assert found.busy_ns.tolist() == [4 * 20, 0]
+
+
+def test_time_with_two_operations_on_one_dimension() -> None:
+    """Rank 0 sends 50,000 B (2000 ns) to 1, and to 2 1000 ns later: 1000 ns shared (DEFINITIONS 6)."""
+    nodes = [
+        [comp(0, 1000), send(1, 1, 50_000), send(2, 2, 50_000, deps=[0])],
+        [recv(0, 0, 50_000)],
+        [recv(0, 0, 50_000)],
+    ]
+    done = run(traces(nodes), rings((3,), ("switch",)), execution="streams")
+    assert shared_time_ns(done).tolist() == [1000]
+    assert shared_time_ns(run(traces(nodes), rings((3,), ("switch",)), execution="astra")).tolist() == [0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from handmade import Node, comp, recv, send, traces
 from heap_twin import rings
+
 from tracegen.proto.graph import TraceSet
 from tracegen.replay.engine import run
 from tracegen.replay.fabric import Fabric

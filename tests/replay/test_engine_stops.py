@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from handmade import Node, coll, comp, recv, send, traces
 from heap_twin import merged, rings
+
 from tracegen.replay.engine import explain, run
 from tracegen.replay.fabric import Fabric
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from heap_twin import rings
+
 from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Collective
 from tracegen.replay.fabric import Algorithm, Fabric, coordinates, read_network, read_system

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from handmade import coll, comp, recv, send, traces
 from heap_twin import merged, rings
+
 from tracegen.proto.graph import Groups, TraceSet
 from tracegen.replay.engine import run
 from tracegen.replay.hashing import mix, rotations, sequences

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from shared import SHARED, needs_shared
+
 from tracegen.proto.errors import InputError
 from tracegen.proto.files import read_groups, read_traces
 from tracegen.proto.graph import TraceSet

@@ -1,6 +1,7 @@
 """Files for viewers: slices of a track must not overlap, every name and id must survive (K36 K93 K95)."""
 
 import csv
+import itertools
 import json
 from decimal import Decimal
 
@@ -16,7 +17,6 @@ from tracegen.replay.facts import Facts
 from tracegen.replay.perfetto import assign_lanes, write_perfetto
 from tracegen.replay.tables import COLUMNS, write_nodes
 from tracegen.replay.timeline import Timeline
-import itertools
 
 NASTY = ['say "hi"', "back\\slash", "two\nlines", "tab\there", "bell\x01\x1f", "\N{ROCKET} rocket", "x" * 10_000, ""]
 
