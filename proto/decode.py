@@ -15,18 +15,20 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from numpy.typing import NDArray
 
 from tracegen.proto import decode_kernels as k
+from tracegen.proto.chakra_json import is_chakra_json, trace_bytes
 from tracegen.proto.decode_errors import RULES, sentence
 from tracegen.proto.foreign import what_instead
-from tracegen.proto.graph import NameTable, RankGraph
+from tracegen.proto.graph import Kind, NameTable, RankGraph
 from tracegen.proto.problems import Problem, TraceErrors
 from tracegen.proto.schema import GlobalMetadata
 
+_UNSAID = -(2**63)  # of `is_cpu_op`: neither true nor false, which counts as false
 # Attributes that become columns, in the order of the constants of `decode_kernels`, and what a column holds without.
 KNOWN = (
     "is_cpu_op", "num_ops", "tensor_size", "duration_ns", "comm_type", "comm_src", "comm_dst", "comm_size", "comm_tag",
     "comm_priority", "pg_name", "involved_dim", "layer", "microbatch", "chunk", "phase", "operator",
 )  # fmt: skip
-_ABSENT = np.array([0, 0, 0, -1, -1, -1, -1, -1, -1, 0, 0, 0, -1, -1, -1, -1, -1], np.int64)
+_ABSENT = np.array([_UNSAID, 0, 0, -1, -1, -1, -1, -1, -1, 0, 0, 0, -1, -1, -1, -1, -1], np.int64)
 _NAMES = NameTable.of(list(KNOWN))
 
 
@@ -46,7 +48,7 @@ _BLOCK_NODES, _BLOCK_BYTES = 1 << 14, 1 << 20
 _MOST_PROBLEMS = 20  # per file
 # Columns of a graph that are one attribute each, and their types.
 _COLUMNS = (
-    ("cpu", k.IS_CPU_OP, np.bool_), ("duration_ns", k.DURATION_NS, np.int64), ("flops", k.NUM_OPS, np.int64),
+    ("duration_ns", k.DURATION_NS, np.int64), ("flops", k.NUM_OPS, np.int64),
     ("mem_bytes", k.TENSOR_SIZE, np.int64), ("comm_bytes", k.COMM_SIZE, np.int64),
     ("collective", k.COMM_TYPE, np.int8), ("tag", k.COMM_TAG, np.int64), ("priority", k.COMM_PRIORITY, np.int32),
     ("dims", k.INVOLVED_DIM, np.uint32), ("layer", k.LAYER, np.int32), ("microbatch", k.MICROBATCH, np.int32),
@@ -67,12 +69,14 @@ class Decoded:
     group_number : i64[n], number of a collective's group, 0 for the world; -1 for other nodes.
     peer : i64[n], target of a send, source of a receive; -1 where absent and for other nodes.
     own : i64[n], source of a send, target of a receive, which must be the rank itself; -1 likewise.
+    unsaid : how many compute nodes do not say whether they are the CPU's, and count as the GPU's.
     """
 
     graph: RankGraph
     group_number: NDArray[np.int64]
     peer: NDArray[np.int64]
     own: NDArray[np.int64]
+    unsaid: int = 0
 
 
 def _read_head(body: bytes) -> str | None:
@@ -144,6 +148,9 @@ class _Block:
         """Append the columns of the first `rows` nodes to `parts` and begin a new block."""
         for name, column, dtype in _COLUMNS:
             parts[name].append(self.values[:rows, column].astype(dtype))
+        cpu = self.values[:rows, k.IS_CPU_OP]
+        parts["cpu"].append((cpu != 0) & (cpu != _UNSAID))
+        parts["unsaid"].append(((cpu == _UNSAID) & (self.kinds[:rows] == Kind.COMP)).sum(keepdims=True))
         columns = (("kind", self.kinds), ("id", self.ids), ("duration_us", self.durations), ("spans", self.spans))
         for name, array in (*columns, ("counts", self.counts)):
             parts[name].append(array[:rows].copy())
@@ -228,7 +235,7 @@ def decode(data: bytes | memoryview | NDArray[np.uint8], *, where: str) -> Decod
 
     Parameters
     ----------
-    data : the file's bytes, unpacked.
+    data : the file's bytes, unpacked; a dump of a trace as protobuf's JSON is read too.
     where : what errors call it: rank and file.
 
     Raises
@@ -238,7 +245,11 @@ def decode(data: bytes | memoryview | NDArray[np.uint8], *, where: str) -> Decod
     """
     view = np.asarray(data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)).view()
     view.flags.writeable = False  # always, so that the kernels are compiled for one type
-    if other := what_instead(view[: 1 << 16].tobytes()):
+    sample = view[: 1 << 16].tobytes()
+    if is_chakra_json(sample):
+        view = np.frombuffer(trace_bytes(view.tobytes(), where), np.uint8).view()
+        view.flags.writeable = False
+    elif other := what_instead(sample):
         raise TraceErrors([Problem("not-a-trace", where, f"this is {other}")])
     schema, at = _head(view, where)
     parts, problems = _decode_blocks(view, at, where)
@@ -250,7 +261,7 @@ def decode(data: bytes | memoryview | NDArray[np.uint8], *, where: str) -> Decod
 def _assemble(data: NDArray[np.uint8], parts: _Parts, schema: str) -> Decoded:
     """Columns of the whole file from those of its blocks."""
     columns = {name: np.concatenate(parts.pop(name)) for name in list(parts)}
-    spans, counts = columns.pop("spans"), columns.pop("counts")
+    spans, counts, unsaid = columns.pop("spans"), columns.pop("counts"), int(columns.pop("unsaid").sum())
     name, blob, ptr = _texts(data, spans, 0)
     operator, operator_blob, operator_ptr = _texts(data, spans, 2)
     operators = NameTable(operator_blob, operator_ptr)
@@ -283,4 +294,5 @@ def _assemble(data: NDArray[np.uint8], parts: _Parts, schema: str) -> Decoded:
         group_number=np.where(kind == k.COLL, group, -1),
         peer=np.where(send, target, np.where(receive, source, -1)),
         own=np.where(send, source, np.where(receive, target, -1)),
+        unsaid=unsaid,
     )

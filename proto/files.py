@@ -22,13 +22,14 @@ from numpy.typing import NDArray
 
 from tracegen.proto.decode import Decoded, decode
 from tracegen.proto.graph import Groups, Kind, RankGraph, TraceSet
+from tracegen.proto.metadata_groups import GroupsInTraces
 from tracegen.proto.problems import Problem, TraceErrors
 
 __all__ = ["Loaded", "Problem", "TraceErrors", "find_ranks", "load_traces", "read_groups", "read_rank", "read_traces"]
 
 WORLD = 0  # the number of the group of all ranks, which files leave out
-_NAME = re.compile(r"(?P<prefix>.*)\.(?P<rank>[0-9]+)\.et(\.gz)?")
-_RULE = "files are named PREFIX.RANK.et or PREFIX.RANK.et.gz, ranks from 0 without gaps or leading zeros"
+_NAME = re.compile(r"(?P<prefix>.*)\.(?P<rank>[0-9]+)\.(?P<form>et|json)(\.gz)?")
+_RULE = "files are named PREFIX.RANK.et or PREFIX.RANK.et.gz (or .json), ranks from 0 without gaps or leading zeros"
 _MOST_LISTED = 12
 
 
@@ -41,10 +42,12 @@ class Loaded:
     traces : None where a file is missing or unreadable. Else every node is there, and what the problems name
         stands so that nothing breaks: a group that no file defines is empty, a peer that is no rank has slot -1.
     problems : everything found while reading.
+    notes : what was assumed, to be told.
     """
 
     traces: TraceSet | None
     problems: tuple[Problem, ...]
+    notes: tuple[str, ...] = ()
 
 
 def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
@@ -111,13 +114,11 @@ def find_ranks(location: str | Path, ranks: int | None = None) -> list[Path]:
     found: dict[str, dict[int, list[Path]]] = {}
     odd: list[str] = []  # no names of ranks: told where a rank is missing, else somebody else's
     zeros: list[str] = []
-    for file in sorted(folder.iterdir()):
-        if not file.name.endswith((".et", ".et.gz")):
-            continue
+    for file in _trace_names(folder, prefix):
         matched = _NAME.fullmatch(file.name)
         if matched and (prefix is None or matched["prefix"] == prefix):
             if matched["rank"] != str(int(matched["rank"])):
-                zeros.append(f"{file.name} (write {matched['prefix']}.{int(matched['rank'])}.et)")
+                zeros.append(f"{file.name} (write {matched['prefix']}.{int(matched['rank'])}.{matched['form']})")
             else:
                 found.setdefault(matched["prefix"], {}).setdefault(int(matched["rank"]), []).append(file)
         elif not matched and (prefix is None or file.name.startswith(prefix)):
@@ -131,6 +132,15 @@ def find_ranks(location: str | Path, ranks: int | None = None) -> list[Path]:
     if problems:
         raise TraceErrors(problems)
     return [files[rank][0] for rank in range(len(files))]
+
+
+def _trace_names(folder: Path, prefix: str | None) -> list[Path]:
+    """Files whose names end as traces' do; dumps (.json) only where no .et file has the prefix, or the folder one."""
+    files = sorted(folder.iterdir())
+    traces = [file for file in files if file.name.endswith((".et", ".et.gz"))]
+    if any(prefix is None or file.name.startswith(f"{prefix}.") for file in traces):
+        return traces
+    return traces + [file for file in files if (named := _NAME.fullmatch(file.name)) and named["form"] == "json"]
 
 
 def _file_problems(
@@ -318,7 +328,8 @@ def load_traces(
     classes: dict[bytes, int] = {}
     keys: list[NDArray[np.int64]] = []
     used: dict[int, list[int]] = {}
-    readable = True
+    readable, unsaid = True, 0
+    described = GroupsInTraces(groups, len(files))
     for rank, file in enumerate(files):
         try:
             decoded = read_rank(file, rank)
@@ -327,6 +338,8 @@ def load_traces(
             readable = False
             continue
         problems += _message_problems(decoded, rank, len(files), file.name)
+        problems += described.add(decoded.graph, rank)
+        unsaid += decoded.unsaid
         graph, key = _take_slots(decoded)
         keys.append(key)
         for number in key[key % 2 == 0] // 2:
@@ -336,9 +349,11 @@ def load_traces(
             graphs.append(graph)
     if not readable:
         return Loaded(None, tuple(problems))
-    table, found_in_groups = _group_table(used, groups, labels or {}, len(files))
+    table, found_in_groups = _group_table(used, described.groups, labels or {}, len(files))
     slots = _slot_table(keys, table, len(files))
-    return Loaded(TraceSet(tuple(graphs), class_of, table, slots, None, message_label), (*problems, *found_in_groups))
+    notes = (f"{unsaid} compute nodes have no is_cpu_op and count as the GPU's",) if unsaid else ()
+    traces = TraceSet(tuple(graphs), class_of, table, slots, None, message_label)
+    return Loaded(traces, (*problems, *found_in_groups), notes)
 
 
 def _slot_table(keys: list[NDArray[np.int64]], groups: Groups, ranks: int) -> NDArray[np.int32]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tracegen.proto.graph import TraceSet
 from tracegen.replay.assembly import Assembly
 from tracegen.replay.astra_collectives import Rule, collective_rule
+from tracegen.replay.aware import aware_rule
 from tracegen.replay.fabric import RING, SWITCH, Fabric
 from tracegen.replay.slots import Slots
 
@@ -29,8 +30,8 @@ def in_rank_order(traces: TraceSet) -> TraceSet:
 class RuleBook:
     """Rules of collectives, each kind, size and group geometry settled once; numbered for the kernel."""
 
-    def __init__(self, fabric: Fabric, slots: Slots) -> None:
-        self._fabric, self._slots = fabric, slots
+    def __init__(self, fabric: Fabric, slots: Slots, *, congestion: bool = False) -> None:
+        self._fabric, self._slots, self._congestion = fabric, slots, congestion
         self._number: dict[tuple[int, int, int], int] = {}
         self._rules: list[Rule] = []
 
@@ -40,7 +41,11 @@ class RuleBook:
         if key not in self._number:
             group = int(self._slots.shape_of[shape])
             members = self._slots.groups.ranks(group).tolist()
-            self._rules.append(collective_rule(self._fabric, members, int(self._slots.mask[group]), kind, nbytes))
+            if self._congestion:
+                rule = aware_rule(self._fabric, members, kind, nbytes)
+            else:
+                rule = collective_rule(self._fabric, members, int(self._slots.mask[group]), kind, nbytes)
+            self._rules.append(rule)
             self._number[key] = len(self._rules) - 1
         return self._number[key]
 

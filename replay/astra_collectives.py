@@ -3,7 +3,8 @@
 Sources are sections of ``docs`` on ASTRA-sim's semantics, as measured (5 chunks, 6 phases, 7 groups, 8 algorithms, 10
 closed forms). `collective_rule` decides how a collective is settled: by a closed form where all members enter at one
 tick, by the exact recursion over its steps where they do not, or, where neither is known, by the last entry plus the
-closed form (the run then says so). The compiled `collective_finish` in ``astra_kernels.py`` applies the rule.
+closed form (`paths` then has the run simulated message by message). The compiled `collective_finish` in
+``astra_kernels.py`` applies the rule. The congestion-aware backend's closed forms are in `aware`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ LAST_ENTRY, STEPWISE, ONE_SHOT = 0, 1, 2
 # ASTRA-sim charges this at every step of a group that does not hold all ranks, whatever endpoint-delay says (7).
 GROUP_ENDPOINT_DELAY_NS = 10
 _RUN_BY_ASTRA = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)
+
+
+class Unsettled(Exception):  # noqa: N818
+    """No form here settles the collective: it has to be simulated message by message."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,15 @@ class _Line(NamedTuple):
 
 
 def chunking(kind: int, nbytes: int, splits: int, ranks: int) -> tuple[int, int]:
-    """Size of a chunk and how many there are (semantics 5); (0, 0) where ASTRA-sim never gets to an end."""
+    """Size of a chunk and how many there are (semantics 5); (0, 0) where ASTRA-sim never gets to an end.
+
+    Raises
+    ------
+    InputError
+        No splits, ASTRA-sim's default: it divides by them.
+    """
+    if splits < 1:
+        raise InputError("system.json: preferred-dataset-splits is missing or 0, on which ASTRA-sim crashes; write 1")
     chunk = nbytes // splits
     if kind != Collective.ALL_GATHER and chunk < ranks:
         chunk, nbytes = ranks, splits * ranks
@@ -99,7 +112,9 @@ def collective_rule(fabric: Fabric, members: Sequence[int], mask: int, kind: int
     Raises
     ------
     InputError
-        What ASTRA-sim aborts on, or an algorithm not modelled yet.
+        What ASTRA-sim aborts on.
+    Unsettled
+        No form is known for it.
     """
     if kind not in _RUN_BY_ASTRA:
         raise InputError(f"ASTRA-sim does not run {_name(kind)}; use --execution streams")
@@ -111,10 +126,7 @@ def collective_rule(fabric: Fabric, members: Sequence[int], mask: int, kind: int
         return Rule(NEVER)
     if mask and not algorithms[0].flat:
         if len(algorithms) != fabric.dimensions:
-            raise InputError(
-                f"{_name(kind)} has {len(algorithms)} implementations for {fabric.dimensions} dimensions; "
-                f"give {fabric.dimensions} (ASTRA-sim would silently leave out the others)"
-            )
+            raise Unsettled
         dims = [d for d in range(fabric.dimensions) if mask >> d & 1]
         if len(dims) > 1:
             return _over_dimensions(fabric, dims, algorithms, kind, chunk, chunks)
@@ -130,17 +142,17 @@ def _name(kind: int) -> str:
     return Collective(kind).name if kind in tuple(Collective) else f"collective type {kind}"
 
 
-def _reduce_ns(fabric: Fabric, nbytes: int) -> int:
+def reduction_ns(fabric: Fabric, nbytes: int) -> int:
     """P(m): two reads and a write of local memory, each truncated (8)."""
     return 3 * floor(nbytes / fabric.memory_bandwidth) if fabric.memory_bandwidth else 0
 
 
-def _steps(fabric: Fabric, algorithm: Algorithm, part: int, chunk: int, n: int) -> tuple[Step, ...] | None:
+def stepwise_steps(fabric: Fabric, algorithm: Algorithm, part: int, chunk: int, n: int) -> tuple[Step, ...] | None:
     """Steps of a stepwise algorithm over n members (8), None where the algorithm is not stepwise."""
     if algorithm.name == "ring":
         message = chunk if part == Collective.ALL_GATHER else chunk // n
         _refuse_empty(message, algorithm, n)
-        reduce_ns = _reduce_ns(fabric, message)
+        reduce_ns = reduction_ns(fabric, message)
         reducing = Step(n - 1, message, reduce_ns)
         plain = Step(n - 1, message, 0)
         return {
@@ -160,7 +172,7 @@ def _steps(fabric: Fabric, algorithm: Algorithm, part: int, chunk: int, n: int) 
     sizes = [chunk >> k for k in range(1, levels + 1)]
     _refuse_empty(sizes[-1], algorithm, n)
     # Reception k charges the reduction of message k + 1; the last one is free.
-    after = [*(_reduce_ns(fabric, m) for m in sizes[1:]), 0]
+    after = [*(reduction_ns(fabric, m) for m in sizes[1:]), 0]
     down = tuple(Step(1, m, p, 1 << k) for k, (m, p) in enumerate(zip(sizes, after, strict=True)))
     if part == Collective.REDUCE_SCATTER:
         return down
@@ -188,14 +200,14 @@ def _over_line(
     )
     span = rule.span_ns * rounds if rule.span_ns >= 0 else rule.span_ns
     if queues > 1 and rule.span_ns == NO_CLOSED_FORM:
-        raise InputError("several queues per dimension on a group of unlike edges are not modelled yet; use 1")
+        raise Unsettled
     return replace(rule, span_ns=span, rounds=rounds, form=rule.form if queues == 1 else LAST_ENTRY)
 
 
 def _stepwise(
     fabric: Fabric, members: Sequence[int], line: _Line, algorithm: Algorithm, kind: int, chunk: int
 ) -> Rule | None:
-    steps = _steps(fabric, algorithm, kind, chunk, line.n)
+    steps = stepwise_steps(fabric, algorithm, kind, chunk, line.n)
     if steps is None:
         return None
     ranks = np.array(members, np.int64)
@@ -215,14 +227,12 @@ def _stepwise(
 def _direct(fabric: Fabric, members: Sequence[int], line: _Line, algorithm: Algorithm, kind: int, chunk: int) -> Rule:
     """Direct over one dimension or a flat list (8; closed forms 10.2 and 10.3)."""
     if algorithm.name != "direct":
-        raise InputError(
-            f"{algorithm.name} is not modelled under execution astra yet; use ring, direct or halvingDoubling"
-        )
+        raise Unsettled
     n, e = line.n, line.endpoint_ns
     message = chunk if kind == Collective.ALL_GATHER else chunk // n
     _refuse_empty(message, algorithm, n)
     window = min(algorithm.window or n - 1, n - 1)
-    reduce_ns = _reduce_ns(fabric, message)
+    reduce_ns = reduction_ns(fabric, message)
     charge = reduce_ns if kind == Collective.REDUCE_SCATTER else 0
     ring = line.dim >= 0 and fabric.topology[line.dim] == RING
     whole_window = window == n - 1
@@ -231,23 +241,17 @@ def _direct(fabric: Fabric, members: Sequence[int], line: _Line, algorithm: Algo
         if ring and whole_window and n > 2:
             return Rule(_ring_direct_all_reduce(fabric, line, message, reduce_ns), e)
         if not whole_window or farthest is None or not farthest.same:
-            raise _unmodelled("an all-reduce by direct with a window or on unlike edges")
+            raise Unsettled
         twice = line.subset and n > 2
         return Rule(3 * e + 2 * farthest.ns + (1 + twice) * reduce_ns, reduce_ns if twice else e)
     if whole_window:
         span = NO_CLOSED_FORM if farthest is None else 2 * e + farthest.ns + charge
         return Rule(span, charge or e, ONE_SHOT, e, 1, (Step(1, message, charge),))
     if farthest is None or not farthest.same:
-        raise _unmodelled("direct with a window on unlike edges")
+        raise Unsettled
     rounds = -(-(n - 1) // window)
     charged = rounds if line.subset else -(-rounds // 2)
     return Rule(e + rounds * (farthest.ns + e) + charged * charge, charge or e)
-
-
-def _unmodelled(what: str) -> InputError:
-    return InputError(
-        f"{what} is not modelled under execution astra yet; use ring, direct without a window, or halvingDoubling"
-    )
 
 
 class _Farthest(NamedTuple):
@@ -370,7 +374,7 @@ def astra_cost(fabric: Fabric, members: Sequence[int], mask: int, kind: int, nby
 
 def _messages(fabric: Fabric, algorithm: Algorithm, part: int, chunk: int, n: int) -> list[tuple[int, int]]:
     """How many messages of how many bytes a member sends for one chunk."""
-    steps = _steps(fabric, algorithm, part, chunk, n)
+    steps = stepwise_steps(fabric, algorithm, part, chunk, n)
     if steps is not None:
         return [(step.count, step.nbytes) for step in steps]
     message = chunk if part == Collective.ALL_GATHER else chunk // n
@@ -385,6 +389,7 @@ __all__ = [
     "STEPWISE",
     "Rule",
     "Step",
+    "Unsettled",
     "astra_cost",
     "chunking",
     "collective_rule",

@@ -6,11 +6,14 @@ Owns which checks run and in what order; the rules are in the ``rules_*`` module
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from tracegen.proto.graph import TraceSet
 from tracegen.proto.problems import Problem
+from tracegen.replay.astra_mode import Mode
 from tracegen.replay.fabric import Fabric
-from tracegen.replay.rules import ERROR, Finding, Report, Scope
+from tracegen.replay.plan import ASTRA
+from tracegen.replay.rules import DECIDED_BY_RUNNING, ERROR, Finding, Report, Scope
 from tracegen.replay.rules_groups import check_groups
 from tracegen.replay.rules_messages import check_messages
 from tracegen.replay.rules_nodes import check_nodes
@@ -24,8 +27,10 @@ def check(
     fabric: Fabric | None,
     execution: str,
     *,
+    mode: Mode | None = None,
     problems: Iterable[Problem] = (),
     ignore_missing_parents: bool = False,
+    play: bool = True,
 ) -> list[Finding]:
     """Everything that is wrong or suspicious in traces under an execution, errors first.
 
@@ -34,8 +39,11 @@ def check(
     traces : None where files could not be read; then only ``problems`` are told.
     fabric : the network they would run on; without it the rules that need one are left out.
     execution : ``streams`` or ``astra``; severity is by effect on it.
+    mode : ASTRA-sim's backend and flags, under `astra`.
     problems : what the reader found (``proto.files.load_traces``); its findings of a rule stand for ours.
     ignore_missing_parents : dependencies on nodes that do not exist are warned of, not refused.
+    play : run the traces to see whether they finish. Without, what only a run can decide is reported as an error that
+        is not certain (`rules.DECIDED_BY_RUNNING`).
 
     Returns
     -------
@@ -46,11 +54,11 @@ def check(
     read = [Finding(ERROR, problem.rule, problem.where, problem.message) for problem in found]
     if traces is None:
         return read
-    scope = Scope.of(traces, fabric, execution)
+    scope = Scope.of(traces, fabric, execution, mode)
+    lenient = frozenset({"missing-parent"} if ignore_missing_parents else ())
+    decided = DECIDED_BY_RUNNING if execution == ASTRA and fabric is not None and not read else frozenset()
     report = Report(
-        execution,
-        lenient=frozenset({"missing-parent"} if ignore_missing_parents else ()),
-        told=frozenset(problem.rule for problem in found),
+        execution, lenient=lenient, told=frozenset(problem.rule for problem in found), open=frozenset(decided)
     )
     if fabric is not None and fabric.ranks != traces.ranks:
         sizes = " x ".join(map(str, fabric.size)) or "1"
@@ -60,6 +68,10 @@ def check(
     check_cycles(scope, report)
     check_groups(scope, report)
     check_messages(scope, report)
-    if not read and not report.errors:
+    if play and not read and not report.errors:
         check_deadlock(scope, report)
+        settled = lenient if report.errors else lenient | decided
+        report = replace(report, lenient=settled, open=frozenset())
+    elif report.errors:
+        report = replace(report, open=frozenset())
     return read + report.findings()

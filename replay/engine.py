@@ -1,4 +1,8 @@
-"""Runs traces on a fabric: plan, fold, lay out, sweep. The one entry to the engine; `Timeline` is made of its `Run`."""
+"""Runs traces on a fabric. The one entry to the engines; `Timeline` is made of its `Run`.
+
+Owns the folded run: plan, fold, lay out, sweep or play. Which runs are simulated message by message instead, `paths`
+decides.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,14 @@ from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Kind, TraceSet
 from tracegen.replay.assembly import Assembly, assemble
 from tracegen.replay.astra import RuleBook, fabric_tables, in_rank_order, lane_starts, position_ranks
+from tracegen.replay.astra_collectives import Unsettled
 from tracegen.replay.astra_kernels import play
+from tracegen.replay.astra_mode import Mode
 from tracegen.replay.fabric import Fabric, refuse_other_size
 from tracegen.replay.fold import fold_ranks
 from tracegen.replay.late import late_ranks
+from tracegen.replay.message_run import Progress, run_messages
+from tracegen.replay.paths import FOLDED, choose, holds, instant_messages, refuse_mode, short_lists
 from tracegen.replay.plan import ASTRA, EXECUTIONS, STREAMS, plan_class
 from tracegen.replay.run import Run
 from tracegen.replay.slots import Slots, name_slots, ring_edges, split_by_dimensions
@@ -54,6 +62,9 @@ def run(
     fold: bool = True,
     jitter: Jitter | None = None,
     colours: NDArray[np.int64] | None = None,
+    mode: Mode | None = None,
+    path: str | None = None,
+    progress: Progress | None = None,
 ) -> Run:
     """Play the traces and say when everything happened.
 
@@ -63,6 +74,10 @@ def run(
     fold : simulate one rank per cell; the result is the same without.
     jitter : a random factor on every compute duration; nothing folds then.
     colours : i64[ranks], ranks of unlike colour are never folded together (a stage, say).
+    mode : ASTRA-sim's backend and flags, under `astra`.
+    path : under `astra` `paths.MESSAGES`, `paths.FOLDED` (where there is a form, whether it is exact or not), or None:
+        as `paths` decides.
+    progress : called now and then with (messages sent, ns reached) where messages are simulated.
 
     Raises
     ------
@@ -72,15 +87,31 @@ def run(
     """
     if execution not in EXECUTIONS:
         raise InputError(f"execution {execution!r} is unknown; use one of {', '.join(EXECUTIONS)}")
+    mode = mode or Mode()
     refuse_other_size(fabric, traces.ranks)
-    _refuse_memory_nodes(traces)
-    traces, mask = split_by_dimensions(traces, fabric)
-    if execution == ASTRA:
-        traces = in_rank_order(traces)
-    return _run(traces, mask, fabric, execution, fold and jitter is None, jitter, colours)
+    refuse_mode(fabric, mode, execution)
+    if execution == STREAMS:
+        _refuse_memory_nodes(traces)
+        split, mask = split_by_dimensions(traces, fabric)
+        done, _ = _folded(split, mask, fabric, execution, fold and jitter is None, jitter, colours, mode)
+        return replace(done, notes=short_lists(traces, fabric, execution))
+    notes = short_lists(traces, fabric, execution)
+    split, mask = split_by_dimensions(traces, fabric, named=False)
+    split = in_rank_order(split)
+    if (path or choose(traces, fabric, mode)) == FOLDED:
+        try:
+            done, approximate = _folded(split, mask, fabric, execution, fold and jitter is None, jitter, colours, mode)
+        except Unsettled:
+            pass
+        else:
+            if path == FOLDED or holds(done, approximate):
+                return done
+    # Messages of no time tie ranks within one tick, and who comes first is decided by their numbers.
+    fold = fold and not instant_messages(traces, fabric)
+    return run_messages(traces, split, mask, fabric, mode, fold=fold, jitter=jitter, progress=progress, notes=notes)
 
 
-def _run(
+def _folded(
     traces: TraceSet,
     mask: NDArray[np.int64],
     fabric: Fabric,
@@ -88,7 +119,9 @@ def _run(
     fold: bool,
     jitter: Jitter | None,
     colours: NDArray[np.int64] | None,
-) -> Run:
+    mode: Mode,
+) -> tuple[Run, int]:
+    """A run by closed forms, and how many collectives were not exact in it."""
     plans = tuple(plan_class(graph, traces.slots.shape[1], execution) for graph in traces.graphs)
     slots = name_slots(traces, plans, fabric, mask, lowest_only=execution == ASTRA)
     if fold:
@@ -99,13 +132,14 @@ def _run(
     assembly = assemble(plans, traces.class_of[representative], slots, cell_of, representative, execution)
     span = fill_spans(assembly, traces, slots, fabric, representative, execution, jitter)
     if execution == STREAMS:
-        notes: tuple[str, ...] = ()
+        approximate = 0
         times = _sweep(assembly, slots, fabric, representative, span)
     else:
-        times, assembly, notes, open_ties = _play(assembly, slots, fabric, representative, span)
+        book = RuleBook(fabric, slots, congestion=mode.congestion)
+        times, assembly, approximate, open_ties = _play(assembly, slots, fabric, representative, span, book)
         if open_ties and len(representative) < traces.ranks:
             # Ranks of a cell are alike but for their numbers, which decide such ties in ASTRA-sim: all must be played.
-            return _run(traces, mask, fabric, execution, False, jitter, colours)
+            return _folded(traces, mask, fabric, execution, False, jitter, colours, mode)
     late = late_ranks(assembly, slots, cell_of, representative, times.issue)
     return Run(
         traces=traces,
@@ -121,10 +155,11 @@ def _run(
         ahead=_in_graph_order(assembly, _as_positions(assembly, times.ahead)),
         late_rank=_in_graph_order(assembly, late),
         duration_ns=_in_graph_order(assembly, span),
-        notes=notes,
+        notes=(),
         assembly=assembly,
         slots=slots,
-    )
+        mode=mode,
+    ), approximate
 
 
 def _fold(
@@ -159,13 +194,13 @@ def _play(
     fabric: Fabric,
     representative: NDArray[np.int32],
     span: NDArray[np.int64],
-) -> tuple[Times, Assembly, tuple[str, ...], int]:
+    book: RuleBook,
+) -> tuple[Times, Assembly, int, int]:
     """`astra`: events. The assembly comes back with messages and collectives as the order of issue paired them.
 
-    The last figure counts ties that only the order of ranks decides.
+    The figures count collectives that are not exact, and ties that only the order of ranks decides.
     """
     times = Times.unset(assembly.nodes)
-    book = RuleBook(fabric, slots)
     rule_of = np.full(assembly.nodes, -1, np.int64)
     per_join(assembly, slots, representative, book.price, rule_of)
     assembly = replace(
@@ -194,16 +229,7 @@ def _play(
         span,
         *times,
     )
-    return times, assembly, _notes(approximate), open_ties
-
-
-def _notes(approximate: int) -> tuple[str, ...]:
-    if not approximate:
-        return ()
-    return (
-        f"{approximate} collectives whose members entered at different ticks were timed from the last entry; "
-        "ASTRA-sim starts each member alone and may end up to one collective's skew earlier or later",
-    )
+    return times, assembly, approximate, open_ties
 
 
 def _layout(assembly: Assembly) -> tuple[Array, Array, Array, Array, Array, Array, Array]:
@@ -230,7 +256,7 @@ def _refuse_memory_nodes(traces: TraceSet) -> None:
             at = int(memory[0])
             raise InputError(
                 f"rank {rank} node {graph.id[at]}: {Kind(int(graph.kind[at])).name} needs a remote memory, "
-                "which replay does not model yet"
+                "which only --execution astra has (with --memory)"
             )
 
 
@@ -266,7 +292,7 @@ def explain(run: Run) -> str:
 
 def play_again(run: Run) -> Run:
     """The same traces without folding."""
-    return _run(run.traces, run.slots.mask, run.fabric, run.execution, False, None, None)
+    return _folded(run.traces, run.slots.mask, run.fabric, run.execution, False, None, None, run.mode)[0]
 
 
 __all__ = ["ASTRA", "STREAMS", "Jitter", "explain", "run"]

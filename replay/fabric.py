@@ -40,8 +40,6 @@ _ASTRA_KEYS = {
     Collective.REDUCE_SCATTER: "reduce-scatter",
     Collective.ALL_TO_ALL: "all-to-all",
 }
-# Keys of system.json that change ASTRA-sim's results and that this engine does not model: refused unless 0.
-_UNMODELLED_KEYS = ("replay-only", "model-shared-bus")
 
 
 class Algorithm(NamedTuple):
@@ -69,12 +67,15 @@ class Fabric:
     bandwidth : bytes per ns, per link and direction.
     latency : ns per link (a switch crossing pays two).
     algorithms : per collective, one `Algorithm` per dimension.
-    splits, active : chunks of a collective, and how many of them a dimension serves at once.
+    splits, active : chunks of a collective, and how many of them a dimension serves at once. 0 splits (ASTRA-sim's
+        default) run nothing.
     endpoint_delay_ns : paid at every step of a collective.
     memory_bandwidth : bytes per ns, for ASTRA-sim's reductions (and its roofline); 0 makes reductions free.
     queues : logical queues per dimension (ASTRA-sim).
     bandwidth_aware : ``collective-optimization: localBWAware``.
     peak_flops : FLOP/s of ASTRA-sim's roofline; 0 where it is off and written durations count.
+    rated_flops : ``peak-perf`` in FLOP/s, also where the roofline is off; 0 where none is given. `streams` times nodes
+        by it that give no duration.
     """
 
     names: tuple[str, ...]
@@ -90,6 +91,7 @@ class Fabric:
     queues: int = 1
     bandwidth_aware: bool = True
     peak_flops: float = 0.0
+    rated_flops: float = 0.0
 
     @property
     def ranks(self) -> int:
@@ -153,9 +155,6 @@ class Fabric:
             Lists of unequal length, an unknown topology or algorithm, a number out of range.
         """
         size, topology, bandwidth, latency = _network_lists(network)
-        for key in _UNMODELLED_KEYS:
-            if _number(system, key, 0):
-                raise InputError(f"system.json: {key}: {system[key]} is not modelled; write 0")
         algorithms = {}
         for kind, key in _ASTRA_KEYS.items():
             given = system.get(f"{key}-implementation")
@@ -164,7 +163,7 @@ class Fabric:
         delay = int(_number(system, "endpoint-delay", 10))
         if "endpoint-delay" in system:
             delay = int(delay * injection_scale)
-        roofline = bool(_number(system, "roofline-enabled", 0))
+        rated = _number(system, "peak-perf", 0) * 1e12
         return cls(
             names=tuple(f"dim{d}" for d in range(len(size))),
             topology=topology,
@@ -172,13 +171,14 @@ class Fabric:
             bandwidth=tuple(b * GIB / 1e9 for b in bandwidth),
             latency=latency,
             algorithms=algorithms,
-            splits=_positive(system, "preferred-dataset-splits", 0),
+            splits=int(_number(system, "preferred-dataset-splits", 0)),
             active=_positive(system, "active-chunks-per-dimension", 1),
             endpoint_delay_ns=delay,
             memory_bandwidth=_number(system, "local-mem-bw", 0),
             queues=queues,
             bandwidth_aware=_optimization(system),
-            peak_flops=_number(system, "peak-perf", 0) * 1e12 if roofline else 0.0,
+            peak_flops=rated if _number(system, "roofline-enabled", 0) else 0.0,
+            rated_flops=rated,
         )
 
 
@@ -213,7 +213,7 @@ def read_network(path: str | Path) -> dict[str, Any]:
 
 
 def read_system(path: str | Path) -> dict[str, Any]:
-    """Content of an ASTRA-sim ``system.json``."""
+    """Content of an ASTRA-sim ``system.json`` (or of another JSON file of keys)."""
     try:
         content = json.loads(Path(path).read_text())
     except OSError as why:
@@ -221,7 +221,7 @@ def read_system(path: str | Path) -> dict[str, Any]:
     except ValueError as why:
         raise InputError(f"{path}: not JSON: {why}") from None
     if not isinstance(content, dict):
-        raise InputError(f"{path}: expected a JSON object of system keys, found {type(content).__name__}")
+        raise InputError(f"{path}: expected a JSON object of keys, found {type(content).__name__}")
     return content
 
 

@@ -15,6 +15,8 @@ from tracegen.proto.graph import RankGraph
 from tracegen.replay.order_kernels import use_up
 from tracegen.replay.plan_kernels import reverse
 
+_LONGEST_CHAIN = 64
+
 
 class Wait(NamedTuple):
     """One edge of a cycle: the node at ``position`` waits for the next one's; ``edge`` is ``data`` or ``ctrl``."""
@@ -70,6 +72,23 @@ def find_cycle(graph: RankGraph, stuck: NDArray[np.int64]) -> list[Wait]:
     cycle = path[seen[node] :]
     first = min(range(len(cycle)), key=lambda k: int(graph.id[cycle[k].position]))
     return cycle[first:] + cycle[:first]
+
+
+def after_any(graph: RankGraph, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which nodes wait, directly or through others, for one of the wanted; chains of up to 64 others are followed."""
+    edges = [
+        (np.repeat(np.arange(len(graph)), np.diff(ptr)), deps)
+        for ptr, deps in ((graph.data_ptr, graph.data_deps), (graph.ctrl_ptr, graph.ctrl_deps))
+    ]
+    waits, on = (np.concatenate(part) for part in zip(*edges, strict=True))
+    found = np.zeros(len(graph), np.bool_)
+    for _ in range(_LONGEST_CHAIN):
+        fresh = np.zeros(len(graph), np.bool_)
+        fresh[waits[(wanted | found)[on]]] = True
+        if not (fresh & ~found).any():
+            return found
+        found |= fresh
+    return np.ones(len(graph), np.bool_)
 
 
 def id_order(graph: RankGraph) -> NDArray[np.int64]:

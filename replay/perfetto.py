@@ -36,6 +36,8 @@ def write_perfetto(timeline: Timeline, path: str | Path, ranks: Sequence[int] | 
     ------
     InputError
         A rank that does not exist, above `MOST_SLICES` slices, or a path that cannot be written.
+    RunError
+        Writing failed half-way.
     """
     run = timeline.run
     shown = run.representative.tolist() if ranks is None else list(dict.fromkeys(ranks))

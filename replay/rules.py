@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracegen.proto.graph import Collective, Kind, RankGraph, TraceSet
+from tracegen.replay.astra_mode import Mode
 from tracegen.replay.fabric import Fabric
 
 Severity = Literal["error", "warning"]
@@ -60,11 +61,16 @@ RULES: dict[str, Rule] = {
     "refused": Rule(ERROR, ERROR, "replay can play it"),
     # Nodes.
     "node-type": Rule(ERROR, ERROR, "node types are those of the schema, 0 to 7"),
-    "invalid-node": Rule(WARNING, ERROR, "no INVALID nodes: ASTRA-sim skips them and stalls their children"),
+    "invalid-node": Rule(WARNING, WARNING, "no INVALID nodes: ASTRA-sim skips them and stalls their children"),
     "metadata-node": Rule(WARNING, ERROR, "no METADATA nodes: ASTRA-sim aborts"),
-    "memory-node": Rule(ERROR, ERROR, "no memory nodes: they need a remote memory, which is not modelled"),
-    "comm-on-cpu": Rule(WARNING, ERROR, "communication is not on the CPU: ASTRA-sim refuses it"),
+    "memory-node": Rule(ERROR, ERROR, "memory nodes have a remote memory (memory.json), which only astra models"),
+    "memory-size": Rule(None, ERROR, "memory nodes have tensor_size: ASTRA-sim aborts without"),
+    "comm-on-cpu": Rule(ERROR, ERROR, "communication is not on the CPU: ASTRA-sim refuses it"),
+    "host-communication": Rule(WARNING, WARNING, "operators named after communication are not compute nodes"),
+    "early-communication": Rule(WARNING, WARNING, "communication of a trace with CPU operators waits for GPU work"),
     "zero-duration": Rule(WARNING, WARNING, "compute nodes give a duration"),
+    "roofline-operations": Rule(None, ERROR, "nodes timed by the roofline have num_ops: ASTRA-sim never ends others"),
+    "roofline-bytes": Rule(None, WARNING, "nodes timed by the roofline have tensor_size: ASTRA-sim skips others"),
     # Messages.
     "peer": Rule(ERROR, ERROR, "a message names a rank that exists"),
     "self-send": Rule(WARNING, ERROR, "a rank sends itself nothing: ASTRA-sim aborts"),
@@ -77,6 +83,7 @@ RULES: dict[str, Rule] = {
     "send-without-recv": Rule(WARNING, WARNING, "every send has a receive"),
     "size-mismatch": Rule(ERROR, ERROR, "a send and its receive have one size"),
     # Collectives.
+    "no-splits": Rule(None, ERROR, "preferred-dataset-splits is 1 or more: ASTRA-sim crashes at a collective"),
     "collective-no-type": Rule(ERROR, ERROR, "a collective has comm_type (absent reads as 0, all-reduce)"),
     "collective-type": Rule(ERROR, ERROR, "collective types are those of the schema, 0 to 9"),
     "collective-unsupported": Rule(
@@ -105,15 +112,29 @@ RULES: dict[str, Rule] = {
     "group-chunks": Rule(None, ERROR, "before a collective of all ranks, all made equally many chunks in groups"),
 }
 
+# Under `astra` these are errors where the run does not finish. Playing it tells, to the message.
+DECIDED_BY_RUNNING = frozenset({
+    "recv-without-send", "size-mismatch", "collective-order", "collective-size", "collective-dims", "collective-count",
+    "gather-zero", "gather-below-splits", "dims-missing", "group-of-one", "group-number", "group-modulo",
+    "group-streams", "group-chunks",
+})  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong or suspicious: which rule, where, and what."""
+    """One thing that is wrong or suspicious: which rule, where, and what.
+
+    An error that is not ``certain`` is one only if the run does not finish.
+    """
 
     severity: Severity
     rule: str
     where: str
     message: str
+    certain: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.where}: {self.message}"
 
     def document(self) -> dict[str, str]:
         """As `--json` prints it."""
@@ -127,6 +148,7 @@ class Report:
     execution: str
     lenient: frozenset[str] = frozenset()  # errors of these rules are warnings
     told: frozenset[str] = frozenset()  # rules that others report
+    open: frozenset[str] = frozenset()  # errors of these rules are errors only if the run does not finish
     listed: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     total: dict[str, int] = field(default_factory=dict)
 
@@ -148,8 +170,10 @@ class Report:
 
     @property
     def errors(self) -> bool:
-        """Whether any error is among the findings."""
-        return any(count and self.severity(rule) == ERROR for rule, count in self.total.items())
+        """Whether an error that is certain is among the findings."""
+        return any(
+            count and self.severity(rule) == ERROR and rule not in self.open for rule, count in self.total.items()
+        )
 
     def findings(self) -> list[Finding]:
         """All findings, errors first, each kind in the order of `RULES`."""
@@ -158,27 +182,29 @@ class Report:
             severity = self.severity(rule)
             if severity is None or not self.total.get(rule):
                 continue
-            out.extend(Finding(severity, rule, where, message) for where, message in self.listed[rule])
+            certain = rule not in self.open
+            out.extend(Finding(severity, rule, where, message, certain) for where, message in self.listed[rule])
             if more := self.total[rule] - len(self.listed[rule]):
-                out.append(Finding(severity, rule, "", f"and {more} more like this: {RULES[rule].asks}"))
+                out.append(Finding(severity, rule, "", f"and {more} more like this: {RULES[rule].asks}", certain))
         return sorted(out, key=lambda finding: finding.severity != ERROR)
 
 
 @dataclass(frozen=True, eq=False)
 class Scope:
-    """What is checked: traces, network, execution, and the ranks of each class."""
+    """What is checked: traces, network, execution, the ranks of each class, ASTRA-sim's backend and flags."""
 
     traces: TraceSet
     fabric: Fabric | None
     execution: str
     ranks_of: tuple[NDArray[np.int64], ...]
+    mode: Mode
 
     @classmethod
-    def of(cls, traces: TraceSet, fabric: Fabric | None, execution: str) -> Scope:
+    def of(cls, traces: TraceSet, fabric: Fabric | None, execution: str, mode: Mode | None = None) -> Scope:
         """The scope of a check."""
         order = np.argsort(traces.class_of, kind="stable")
         counts = np.bincount(traces.class_of, minlength=len(traces.graphs))
-        return cls(traces, fabric, execution, tuple(np.split(order, np.cumsum(counts)[:-1])))
+        return cls(traces, fabric, execution, tuple(np.split(order, np.cumsum(counts)[:-1])), mode or Mode())
 
     def where(self, index: int, position: int | None = None) -> str:
         """``rank 3 node 7 "name"`` or ``ranks 0-7 node ...`` for a node of a class."""

@@ -56,7 +56,7 @@ def check_groups(scope: Scope, report: Report) -> None:
     _agreement(scope, report, calls)
     if scope.fabric is not None:
         _algorithms(scope, report, calls)
-        if scope.execution == "astra":
+        if scope.execution == "astra" and scope.fabric.splits > 0:
             _chunks(scope, report, calls, scope.fabric.splits)
 
 

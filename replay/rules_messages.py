@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from tracegen.replay.fabric import SWITCH
 from tracegen.replay.messages import Messages, Pairs, key_of, messages, pair
 from tracegen.replay.plan import TAG_SPACE
 from tracegen.replay.rules import CAP, Report, Scope, node_text
@@ -23,7 +24,8 @@ def check_messages(scope: Scope, report: Report) -> None:
         if peer[row] >= 0 else (_where(scope, every, row), "it names no peer (comm_src or comm_dst)")
         for row in rows[:CAP]
     ], len(rows))  # fmt: skip
-    own = np.flatnonzero(every.src == every.dst)
+    around = scope.mode.congestion and scope.fabric is not None and scope.fabric.topology[0] == SWITCH
+    own = np.flatnonzero((every.src == every.dst) & (not around))  # up to the switch and down again there
     text = "source and target are the same rank"
     report.add("self-send", [(_where(scope, every, row), text) for row in own[:CAP]], len(own))
     inside = every.at(~outside)

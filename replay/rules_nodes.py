@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tracegen.proto.graph import Collective, Kind
+from tracegen.proto.graph import Collective, Kind, NameTable
+from tracegen.replay.order import after_any
+from tracegen.replay.plan import STREAMS
 from tracegen.replay.rules import CAP, Report, Scope, kind_text, node_text
 
 TAG_LIMIT = 1 << 31
+_COMMUNICATION = (b"nccl", b"rccl", b"c10d::", b"gloo:")  # in names of communication that PyTorch's traces hold
 _BROADCAST = Collective.BROADCAST
 _UNSUPPORTED = (
     Collective.REDUCE, Collective.GATHER, Collective.SCATTER, Collective.REDUCE_SCATTER_BLOCK, Collective.BARRIER,
@@ -23,6 +26,7 @@ def check_nodes(scope: Scope, report: Report) -> None:
         _shape(scope, report, index)
         _identity(scope, report, index)
         _kinds(scope, report, index)
+        _host(scope, report, index)
         _messages(scope, report, index)
         _collectives(scope, report, index)
 
@@ -32,6 +36,8 @@ def _shape(scope: Scope, report: Report, index: int) -> None:
     if not len(graph):
         report.add("empty-trace", [(scope.where(index), "the trace has no nodes; every rank needs at least one")])
         return
+    if (graph.kind == Kind.METADATA).all():
+        report.add("empty-trace", [(scope.where(index), "the trace has METADATA nodes only, so nothing runs")])
     waits = (np.diff(graph.data_ptr) > 0) | (np.diff(graph.ctrl_ptr) > 0)
     waits[graph.dangling[:, 0]] = True
     if waits.all():
@@ -61,18 +67,61 @@ def _identity(scope: Scope, report: Report, index: int) -> None:
 def _kinds(scope: Scope, report: Report, index: int) -> None:
     graph = scope.traces.graphs[index]
     kind = graph.kind
+    memory = (kind == Kind.MEM_LOAD) | (kind == Kind.MEM_STORE)
+    replayed = scope.mode.replay_only
+    timed_memory = scope.mode.memory is not None or replayed
+    timeless = (kind == Kind.COMP) & (graph.duration_ns <= 0) & (graph.duration_us <= 0)
+    roofline = scope.fabric is not None and scope.fabric.peak_flops > 0 and scope.execution != STREAMS
+    limited = (kind == Kind.COMP) & ~graph.cpu & (roofline and not replayed)
+    rated = scope.fabric is not None and scope.fabric.rated_flops > 0 and scope.execution == STREAMS
+    estimated = limited | (rated & (graph.flops > 0))
     for rule, mask, message in (
         ("invalid-node", kind == Kind.INVALID, "node type INVALID (0): leave it out and join its edges"),
         ("metadata-node", kind == Kind.METADATA, "node type METADATA (1): leave it out"),
         ("node-type", kind > max(Kind), "node type is not in the schema (0 to 7)"),
-        ("memory-node", (kind == Kind.MEM_LOAD) | (kind == Kind.MEM_STORE),
-         "memory nodes are not modelled: fold their time into compute nodes"),
+        ("memory-node", memory & (scope.execution == STREAMS or not timed_memory),
+         "a memory node needs a remote memory: --execution astra and --memory with a memory-type other than "
+         "NO_MEMORY_EXPANSION"),
+        ("memory-size", memory & timed_memory & (graph.mem_bytes < 1) & ~replayed, "tensor_size is missing or 0"),
         ("comm-on-cpu", graph.cpu & (kind >= Kind.SEND) & (kind <= Kind.COLL),
          "is_cpu_op is true on a communication node: write false"),
-        ("zero-duration", (kind == Kind.COMP) & (graph.duration_ns <= 0) & (graph.duration_us <= 0),
-         "no duration: it counts 1 ns or less; write duration_micros"),
+        ("zero-duration", timeless & ~estimated, "no duration: it counts 1 ns or less; write duration_micros"),
+        ("roofline-operations", limited & (graph.flops < 1) & (graph.mem_bytes > 0),
+         "num_ops is missing or 0 and roofline-enabled is set: ASTRA-sim computes 0 / 0 and never ends the node"),
+        ("roofline-bytes", limited & (graph.mem_bytes < 1),
+         "tensor_size is missing or 0 and roofline-enabled is set: ASTRA-sim skips the node and stalls its children"),
     ):  # fmt: skip
         scope.mark(report, rule, index, np.flatnonzero(mask), message)
+
+
+def _named_after(names: NameTable, marks: tuple[bytes, ...]) -> NDArray[np.bool_]:
+    """Which entries of a table hold one of the marks, in any case."""
+    text = names.blob.tobytes().lower()
+    found = np.zeros(len(names.ptr) - 1, np.bool_)
+    for mark in marks:
+        at = text.find(mark)
+        while at >= 0:
+            entry = int(np.searchsorted(names.ptr, at, side="right")) - 1
+            found[entry] |= at + len(mark) <= int(names.ptr[entry + 1])
+            at = text.find(mark, at + 1)
+    return found
+
+
+def _host(scope: Scope, report: Report, index: int) -> None:
+    """Traces linked from a host's and a device's: communication in the wrong place."""
+    graph = scope.traces.graphs[index]
+    compute = graph.kind == Kind.COMP
+    if compute.any() and graph.names.literal:
+        named = _named_after(graph.names, _COMMUNICATION)
+        text = "a compute node is named after communication: give it a communication type, or it moves nothing"
+        scope.mark(report, "host-communication", index, np.flatnonzero(compute & named[graph.name]), text)
+    if not graph.cpu.any() or not (compute & ~graph.cpu).any():
+        return
+    # A dependency on the GPU's work or on other communication, at any distance through the CPU's nodes.
+    after = after_any(graph, ~graph.cpu)
+    early = (graph.kind >= Kind.SEND) & (graph.kind <= Kind.COLL) & ~graph.cpu & ~after & (graph.kind != Kind.RECV)
+    text = "communication starts at 0 with no GPU predecessor: the link from the host trace may be lost"
+    scope.mark(report, "early-communication", index, np.flatnonzero(early), text)
 
 
 def _messages(scope: Scope, report: Report, index: int) -> None:
@@ -98,6 +147,7 @@ def _collectives(scope: Scope, report: Report, index: int) -> None:
     dims = scope.fabric.dimensions if scope.fabric is not None else 0
     kind, size = graph.collective, graph.comm_bytes
     gather = kind == Collective.ALL_GATHER
+    simulated = np.full(len(graph), not scope.mode.replay_only) & (kind != _BROADCAST)
     for rule, mask, text in (
         ("collective-no-type", kind == -1, "comm_type is missing"),
         ("collective-type", (kind < -1) | (kind > max(Collective)), "comm_type is not in the schema (0 to 9)"),
@@ -108,6 +158,7 @@ def _collectives(scope: Scope, report: Report, index: int) -> None:
         ("gather-zero", (size == 0) & gather, "comm_size of an all-gather is 0"),
         ("gather-below-splits", (size > 0) & (size < splits) & gather,
          f"comm_size of an all-gather is below the {splits} splits of system.json"),
+        ("no-splits", simulated & (splits < 1), "system.json has no preferred-dataset-splits, or 0: write 1"),
     ):  # fmt: skip
         scope.mark(report, rule, index, np.flatnonzero(coll & mask), text)
     if dims > 4:

@@ -44,7 +44,7 @@ def check_deadlock(scope: Scope, report: Report) -> None:
             return
         fabric = _any_network(traces.ranks)
     try:
-        played = run(traces, fabric, execution=scope.execution)
+        played = run(traces, fabric, execution=scope.execution, mode=scope.mode)
     except InputError as why:
         report.add("refused", [("engine", str(why))])
         return

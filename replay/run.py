@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tracegen.proto.graph import TraceSet
 from tracegen.replay.assembly import Assembly
+from tracegen.replay.astra_mode import Mode
 from tracegen.replay.fabric import Fabric
 from tracegen.replay.slots import Slots
 
@@ -30,8 +31,11 @@ class Run:
     late_rank : i32, receive: the sender; collective: the member that issued last (ties: the lowest); else -1.
     duration_ns : how long it takes by itself: compute as used, a send's way, a collective from the last issue on
         (`astra`: its end minus the last issue; -1 unknown).
-    notes : plain sentences on anything approximate in this run.
+    notes : plain sentences on what ASTRA-sim does in silence, or on anything approximate in this run.
     assembly, slots : what the engine ran on (in id order; ``order`` leads back), for `explain` and `traffic`.
+    mode : what ASTRA-sim's flags add, under `astra`.
+    links : i64[links, 4] of a message-level run as in `MessageRun`; None where no messages were simulated.
+    messages : how many were simulated.
     """
 
     traces: TraceSet
@@ -50,6 +54,14 @@ class Run:
     notes: tuple[str, ...]
     assembly: Assembly
     slots: Slots
+    mode: Mode = field(default_factory=Mode)
+    links: NDArray[np.int64] | None = None
+    messages: int = 0
+
+    @property
+    def network_model(self) -> str:
+        """``analytical`` or ``congestion``."""
+        return "congestion" if self.mode.congestion else "analytical"
 
     @property
     def cells(self) -> int:

@@ -157,18 +157,19 @@ def _shapes(groups: Groups, fabric: Fabric, mask: NDArray[np.int64]) -> tuple[ND
     return number.reshape(-1).astype(np.int32), first.astype(np.int32)
 
 
-def split_by_dimensions(traces: TraceSet, fabric: Fabric) -> tuple[TraceSet, NDArray[np.int64]]:
+def split_by_dimensions(traces: TraceSet, fabric: Fabric, *, named: bool = True) -> tuple[TraceSet, NDArray[np.int64]]:
     """World collectives over some dimensions only become collectives of one group per line of ranks.
 
     A graph's nodes whose ``dims`` leave out a dimension of the network move to a new slot per (slot, mask). Groups that
-    do not hold all ranks ignore ``dims``, as ASTRA-sim does. Also returns `Slots.mask` of the groups.
+    do not hold all ranks ignore ``dims``, as ASTRA-sim does, and without ``named`` every group that has a number (2.6).
+    Also returns `Slots.mask` of the groups.
     """
     everything = (1 << fabric.dimensions) - 1
     mask_of = np.where(np.diff(traces.groups.ptr) == traces.ranks, everything, 0).astype(np.int64)
     masks = sorted({int(m) & everything for graph in traces.graphs for m in np.unique(graph.dims)} - {0, everything})
     if not masks:
         return traces, mask_of
-    whole = np.flatnonzero(np.diff(traces.groups.ptr) == traces.ranks)
+    whole = np.flatnonzero((np.diff(traces.groups.ptr) == traces.ranks) & (named | (traces.groups.number == 0)))
     slots, graphs, groups = traces.slots, list(traces.graphs), traces.groups
     for mask in masks:
         for slot in range(traces.slots.shape[1]):

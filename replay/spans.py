@@ -65,14 +65,21 @@ class StreamCosts:
 def compute_ns(plan: ClassPlan, fabric: Fabric, execution: str) -> NDArray[np.int64]:
     """Duration of a class's timed nodes in id order, i64[n]; NEVER where ASTRA-sim's roofline never ends.
 
-    `streams` takes our own nanoseconds, else duration_micros; `astra` duration_micros, 0 counting as 1 ns, or with
-    ``roofline-enabled`` floor(1e9 ops / min(M ops / bytes, peak)) on nodes that are not CPU's (semantics 4).
+    `streams` takes our own nanoseconds, else duration_micros, else, where the system has a peak, the roofline of
+    operations and bytes; `astra` duration_micros, 0 counting as 1 ns, or with ``roofline-enabled``
+    floor(1e9 ops / min(M ops / bytes, peak)) on nodes that are not CPU's (semantics 4).
     """
     graph, order = plan.graph, plan.order
     written = graph.duration_us[order] * 1000
     if execution != ASTRA:
         own = graph.duration_ns[order]
-        return np.where(own >= 0, own, written)
+        told = np.where(own >= 0, own, written)
+        if not fabric.rated_flops:
+            return told
+        took = graph.flops[order] / fabric.rated_flops * 1e9
+        if fabric.memory_bandwidth:
+            took = np.maximum(took, graph.mem_bytes[order] / fabric.memory_bandwidth)
+        return np.where((told == 0) & ~graph.cpu[order], np.rint(took).astype(np.int64), told)
     out = np.where(written == 0, 1, written)
     if fabric.peak_flops:
         ops, nbytes = graph.flops[order].astype(np.float64), graph.mem_bytes[order].astype(np.float64)
@@ -108,10 +115,12 @@ def fill_spans(
         rows = assembly.node_ptr[cells][:, None]
         timed = np.flatnonzero(plan.act == TIMED)
         base = np.broadcast_to(compute_ns(plan, fabric, execution)[timed], (len(cells), len(timed)))
-        if traces.scale is not None:
-            base = scaled(base, traces.scale[rank][:, None])
-        if jitter is not None:
-            base = scaled(base, jitter.factors(rank, len(plan))[:, timed])
+        if traces.scale is not None or jitter is not None:
+            factor = np.ones(base.shape) if jitter is None else jitter.factors(rank, len(plan))[:, timed]
+            if traces.scale is not None:
+                factor = factor * traces.scale[rank][:, None]
+            # A broadcast that `astra` plays as a delay is no computation.
+            base = np.where(plan.graph.kind[plan.order[timed]] == Kind.COMP, scaled(base, factor), base)
         span[rows + timed] = base
         sends = np.flatnonzero(plan.act == SEND)
         column = plan.slot[sends]

@@ -1,4 +1,4 @@
-"""The table of every node of every rank, as CSV (`--nodes`)."""
+"""Tables as CSV: every node of every rank (`--nodes`), every link or dimension (`--links`)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracegen.proto.graph import Collective, Kind, Phase
+from tracegen.replay.fabric import RING, SWITCH
 from tracegen.replay.output import replacing
 from tracegen.replay.parts import node_labels
 from tracegen.replay.run import Run
@@ -30,7 +31,9 @@ def write_nodes(timeline: Timeline, path: str | Path) -> int:
     Raises
     ------
     InputError
-        The file cannot be written.
+        The file cannot be written there.
+    RunError
+        Writing failed half-way.
     """
     run = timeline.run
     start = run.start_ns()
@@ -48,6 +51,55 @@ def write_nodes(timeline: Timeline, path: str | Path) -> int:
             file.write("".join([f"{rank},{row}" for row in rows]))
             count += len(rows)
     return count
+
+
+LINK_COLUMNS = ("link", "source", "target", "bytes", "busy_ns", "queueing_ns", "messages")
+
+
+def write_links(timeline: Timeline, path: str | Path) -> int:
+    """Write one row per directed link where links were simulated, else per dimension; returns how many rows.
+
+    ``busy_ns`` of a dimension is its busiest rank's. Messages never queue on the analytical network; how many there
+    were is empty where none was simulated. A switch is ``switch``, as source or target.
+
+    Raises
+    ------
+    InputError
+        The file cannot be written there.
+    RunError
+        Writing failed half-way.
+    """
+    run = timeline.run
+    if run.links is not None and run.mode.congestion:
+        ends = _link_ends(run)
+        rows: list[tuple[object, ...]] = [
+            (f"{source}>{target}", source, target, sent, busy, queued, messages)
+            for (source, target), (messages, sent, busy, queued) in zip(ends, run.links.tolist(), strict=True)
+            if source != target
+        ]
+    else:
+        counts: list[object] = ["" for _ in run.fabric.names]
+        if run.links is not None:
+            counts = list(run.links[:, 0].reshape(run.traces.ranks, -1).sum(axis=0).tolist())
+        rows = [
+            (part.name, "", "", part.bytes, part.busy_ns, 0, count)
+            for part, count in zip(timeline.dimensions, counts, strict=True)
+        ]
+    with replacing(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(LINK_COLUMNS)
+        writer.writerows(rows)
+    return len(rows)
+
+
+def _link_ends(run: Run) -> list[tuple[int | str, int | str]]:
+    """Source and target of each directed link of a congestion-aware run, in `MessageRun`'s order."""
+    n, topology = run.traces.ranks, run.fabric.topology[0]
+    if topology == RING:
+        return [(rank, (rank + step) % n) for rank in range(n) for step in (1, -1)]
+    if topology == SWITCH:
+        return [(rank, "switch") for rank in range(n)] + [("switch", rank) for rank in range(n)]
+    return [(source, target) for source in range(n) for target in range(n)]
 
 
 def _rows(

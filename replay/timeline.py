@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from tracegen.proto.graph import Kind
 from tracegen.replay.facts import Facts
 from tracegen.replay.parts import Parts, parts
+from tracegen.replay.plan import STREAMS
 from tracegen.replay.run import Run
 from tracegen.replay.traffic import shared_time_ns, traffic
 
-NETWORK_MODEL = "analytical"
 NS_PER_S = 1_000_000_000
 
 
@@ -198,7 +198,7 @@ class Timeline:
             "step_time_s": self.step_time_s,
             "makespan_ns": self.makespan_ns,
             "execution": self.run.execution,
-            "network_model": NETWORK_MODEL,
+            "network_model": self.run.network_model,
             "ranks": [
                 {
                     "rank": rank,
@@ -232,6 +232,8 @@ def _unknown_durations(run: Run) -> str:
     unknown = 0
     for graph, ranks in zip(run.traces.graphs, sizes.tolist(), strict=True):
         timeless = (graph.kind == Kind.COMP) & (graph.duration_ns < 0) & (graph.duration_us <= 0)
+        if run.fabric.rated_flops and (run.execution == STREAMS or run.fabric.peak_flops):
+            timeless &= graph.cpu | (graph.flops < 1)  # the others are timed by their operations
         unknown += ranks * int(timeless.sum())
     if not unknown:
         return ""

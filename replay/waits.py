@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracegen.proto.graph import Collective
-from tracegen.replay.plan import ASTRA, JOIN, RECV
+from tracegen.replay.plan import ASTRA, JOIN, RECV, SEND, ClassPlan
 from tracegen.replay.run import Run
 
 _MOST_LINES = 8
@@ -97,6 +97,8 @@ class _Look:
             return self._in_queue(v, first, at)
         if plan.act[at] == RECV:
             return self._on_message(v, at)
+        if plan.act[at] == SEND:
+            return self._on_receiver(v, at)
         if plan.act[at] == JOIN:
             return self._on_members(v, at)
         return Wait(self.rank(v), f"{self.name(v)} was issued and never ends under this execution", -1)
@@ -140,6 +142,17 @@ class _Look:
             return Wait(self.rank(v), f"{what}: no send exists", -1)
         return Wait(self.rank(v), f"{what}: {self.name(mate)} was not sent", mate)
 
+    def _on_receiver(self, v: int, at: int) -> Wait:
+        """A send that never ends: under the rendezvous protocol it waits for its receive to be posted."""
+        assembly = self.run.assembly
+        plan = assembly.plans[int(assembly.class_of_cell[int(assembly.cell_of_node[v])])]
+        peer = int(self.run.slots.names[self.rank(v), plan.slot[at]])
+        what = f"{self.name(v)} waits for dst {peer} to receive tag {plan.tag[at]} {plan.nbytes[at]} B (rendezvous)"
+        mate = int(assembly.mate[v])
+        if mate < 0:
+            return Wait(self.rank(v), f"{what}: no receive exists", -1)
+        return Wait(self.rank(v), f"{what}: {self.name(mate)} was not posted", mate)
+
     def _on_members(self, v: int, at: int) -> Wait:
         assembly, slots = self.run.assembly, self.run.slots
         cell = int(assembly.cell_of_node[v])
@@ -162,7 +175,22 @@ class _Look:
         sizes = {self._asked(w) for w in members}
         if len(sizes) > 1:
             return Wait(self.rank(v), f"{what}: its members ask for {' and '.join(sorted(sizes))}", -1)
-        return Wait(self.rank(v), f"{what}: ASTRA-sim never ends it (no bytes to gather, or a group of one)", -1)
+        return Wait(self.rank(v), f"{what}: {self._never(plan, at, group)}", -1)
+
+    def _never(self, plan: ClassPlan, at: int, group: int) -> str:
+        """Why ASTRA-sim never ends a collective that all members entered alike."""
+        fabric = self.run.fabric
+        if len(self.run.slots.groups.ranks(group)) == 1:
+            return "ASTRA-sim never ends one in a group of one rank"
+        if plan.collective[at] == Collective.ALL_GATHER and plan.nbytes[at] < fabric.splits:
+            return f"ASTRA-sim never ends an all-gather of fewer bytes than the {fabric.splits} splits"
+        dims = int(plan.graph.dims[plan.order[at]])
+        if dims and not dims & ((1 << fabric.dimensions) - 1):
+            return "ASTRA-sim never ends one whose involved_dim names no dimension of the network"
+        return (
+            "its messages never meet in ASTRA-sim: members made unequal numbers of chunks in groups before it, or end "
+            "its phases in unlike orders"
+        )
 
     def _asked(self, w: int) -> str:
         """Type and bytes of a collective."""

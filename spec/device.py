@@ -7,7 +7,20 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tracegen.proto.errors import InputError
-from tracegen.spec.units import Amount, Bandwidth, Bytes, Count, Frequency, Frozen, Rate, Share, Watts
+from tracegen.spec.units import (
+    Amount,
+    Bandwidth,
+    Bytes,
+    Count,
+    Frequency,
+    Frozen,
+    Label,
+    MemoryBandwidth,
+    MemoryBytes,
+    Rate,
+    Share,
+    Watts,
+)
 
 PeakType = Literal["fp64", "fp64_tensor", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8"]
 
@@ -44,14 +57,14 @@ class Device(Frozen):
     power_w [power] : W, the limit.
     """
 
-    name: str = "inline"
+    name: Label = "inline"
     source: str = ""
     peak_flops: dict[PeakType, Rate]
     clock_hz: Frequency | None = Field(None, alias="clock")
     base_clock_hz: Frequency | None = Field(None, alias="base_clock")
     sms: Count
-    memory_bytes: Bytes = Field(alias="memory")
-    memory_bandwidth: Bandwidth
+    memory_bytes: MemoryBytes = Field(alias="memory")
+    memory_bandwidth: MemoryBandwidth
     l2_bytes: Bytes | None = Field(None, alias="l2")
     l2_bandwidth: Bandwidth | None = None
     shared_bytes: Bytes | None = Field(None, alias="shared")

@@ -1,6 +1,7 @@
 """A Hugging Face ``config.json`` as the keys of a model. Owns their names for things; checks no rule of ours.
 
-Defaults are those of the configuration classes in ``transformers``; a key that is null counts as absent.
+A key that is null counts as absent. What an absent key means is said in docs/spec.md: gpt2 and gpt_neox take the
+defaults of their configuration classes in ``transformers``, the others must give their shape.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from tracegen.proto.errors import InputError
 from tracegen.spec.source import KeyPath, Source, read_text
+from tracegen.spec.units import as_label
 
 
 class _Config:
@@ -50,14 +52,21 @@ class _Config:
         raise InputError(f"{self.shown}: {key} {json.dumps(self.data.get(key))} cannot be described here: {why}")
 
 
+_SHAPE = {
+    "layers": "num_hidden_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "vocab": "vocab_size",
+}
+
+
 def _shape(config: _Config) -> None:
     """What nearly every decoder's config says in the same words."""
-    config.take(
-        layers="num_hidden_layers",
-        hidden="hidden_size",
-        heads="num_attention_heads",
-        vocab="vocab_size",
-    )
+    config.take(**_SHAPE)
+    _common(config)
+
+
+def _common(config: _Config) -> None:
     config.take_if(kv_heads="num_key_value_heads", head_dim="head_dim", max_positions="max_position_embeddings")
     config.set(gated=True, norm="rms", positions="rotary")
     _with_defaults(config, {"tied_embeddings": ("tie_word_embeddings", False)})
@@ -145,11 +154,14 @@ def _qwen3_moe(config: _Config) -> None:
 
 
 def _gpt_neox(config: _Config) -> None:
-    _shape(config)
-    config.take(ffn="intermediate_size")
+    """Defaults of ``GPTNeoXConfig``, which are GPT-NeoX-20B."""
+    shape = dict(zip(_SHAPE, (44, 6144, 64, 50432), strict=True))
+    _with_defaults(config, {ours: (_SHAPE[ours], default) for ours, default in shape.items()})
+    _common(config)
     _with_defaults(
         config,
         {
+            "ffn": ("intermediate_size", 24576),
             "rotary_fraction": ("rotary_pct", 0.25),
             "parallel_residual": ("use_parallel_residual", True),
         },
@@ -160,9 +172,20 @@ def _gpt_neox(config: _Config) -> None:
 
 
 def _gpt2(config: _Config) -> None:
-    config.take(layers="n_layer", hidden="n_embd", heads="n_head", vocab="vocab_size", max_positions="n_positions")
-    hidden = config.get("n_embd", 0)
-    _with_defaults(config, {"ffn": ("n_inner", 4 * hidden), "tied_embeddings": ("tie_word_embeddings", True)})
+    """Defaults of ``GPT2Config``, which are the 124M model."""
+    hidden = config.get("n_embd", 768)
+    _with_defaults(
+        config,
+        {
+            "layers": ("n_layer", 12),
+            "hidden": ("n_embd", 768),
+            "heads": ("n_head", 12),
+            "vocab": ("vocab_size", 50257),
+            "max_positions": ("n_positions", 1024),
+            "ffn": ("n_inner", 4 * hidden if isinstance(hidden, int) else hidden),
+            "tied_embeddings": ("tie_word_embeddings", True),
+        },
+    )
     config.set(gated=False, norm="layer", bias=True, positions="learned")
 
 
@@ -258,7 +281,7 @@ def read(file: Path, shown: str) -> Source:
     places: dict[KeyPath, str] = {(): f"{shown}:1"}
     for ours, theirs in config.origin.items():
         places[(ours,)] = f"{shown}:{_line(text, theirs)}"
-    name = file.resolve().parent.name or "config"
+    name = as_label(file.resolve().parent.name or "config")
     return Source({"name": name, "source": f"Hugging Face config, model_type {kind}"} | config.keys, places)
 
 

@@ -9,12 +9,13 @@ from pydantic import Field, PrivateAttr
 
 from tracegen.spec import rules, world
 from tracegen.spec.device import Device
+from tracegen.spec.later import Feature, features
 from tracegen.spec.model import Model
 from tracegen.spec.network import Network
 from tracegen.spec.parallelism import Parallelism
-from tracegen.spec.problems import OTHER_WORDS, SpecError, line, nearest, validated
+from tracegen.spec.problems import OTHER_WORDS, SpecError, later, line, nearest, validated
 from tracegen.spec.resolve import SECTION, changed, open_spec, resolve
-from tracegen.spec.source import KeyPath, Source, assign, parse_override
+from tracegen.spec.source import KeyPath, Source, assign, key_path, parse_override
 from tracegen.spec.units import Degree, FileName, Frozen
 from tracegen.spec.workload import Workload
 
@@ -82,7 +83,7 @@ class Job(Frozen):
 
     def place(self, key: str) -> str:
         """``file:line key`` of a dotted key, or of the nearest key above it that was written."""
-        place = self._source.place(*(int(part) if part.isdigit() else part for part in key.split(".")))
+        place = self._source.place(*key_path(key))
         return place if place.startswith(f"--set {key}=") else f"{place} {key}"
 
 
@@ -136,7 +137,7 @@ def _as_name(stem: str) -> str:
 
 
 def _checked(source: Source, notes: list[str]) -> Job:
-    problems = [line(source, (key,), f"unknown key; {_belongs(key)}") for key in source.data if key not in KEYS]
+    problems = [line(source, (key,), _unknown(key)) for key in source.data if key not in KEYS]
     problems += [
         line(source, (), f"{key} is missing; {hint}")
         for key, hint in (
@@ -184,18 +185,20 @@ def _whole_notes(source: Source, written: Any, typed: Any, above: KeyPath = ()) 
     return sorted(found)
 
 
-def _belongs(key: str) -> str:
-    """Where an unknown key at the top belongs, or the nearest known one."""
+def _unknown(key: str) -> str:
+    """What to say of a key at the top that is none: where it belongs, or the nearest known one."""
     inside = {
         name: f"{section}.{name}"
         for section in ("parallelism", "workload")
         for name in SECTIONS[section].model_fields
         if name not in KEYS
     }
+    if said := later(key):
+        return said
     if key in inside:
-        return f"write {inside[key]}"
+        return f"unknown key; write {inside[key]}"
     also = {word: inside.get(ours, ours) for word, ours in OTHER_WORDS.items() if ours in inside or ours in KEYS}
-    return nearest(key, KEYS, inside | also)
+    return f"unknown key; {nearest(key, KEYS, inside | also)}"
 
 
 def _joined(source: Source, head: _Head, parts: dict[str, Any], is_open: bool, notes: list[str]) -> Job:
@@ -209,8 +212,13 @@ def _joined(source: Source, head: _Head, parts: dict[str, Any], is_open: bool, n
     shaped = world.shape(written, is_open, parallelism.world)
     notes += (*split.notes, *shaped.notes)
     problems += rules.split_problems(model, parallelism, parallelism.world)
-    problems += split.problems or (*shaped.problems, *rules.batch_problems(model, parallelism, workload))
+    if split.problems:
+        problems += split.problems
+    else:
+        problems += (*shaped.problems, *rules.batch_problems(model, parallelism, workload))
+        problems += rules.device_problems(parts["device"], workload)
     if problems:
+        problems = _features_first(problems, tuple(features(model, parallelism, workload)))
         raise SpecError([line(source, _path(key), message) for key, message in problems])
     notes += rules.notes(model, parts["device"], parallelism, workload)
     job = Job(
@@ -225,6 +233,27 @@ def _joined(source: Source, head: _Head, parts: dict[str, Any], is_open: bool, n
     )
     job._source = source
     return job
+
+
+def _features_first(problems: Sequence[rules.Problem], unbuilt: Sequence[Feature]) -> list[rules.Problem]:
+    """The problems, each after what is not built yet of the feature that its key belongs to.
+
+    Whoever follows the advice of a rule should not meet a second refusal. A model that lacks a feature's keys is told
+    once, at the key that asks for it; of other keys the line says both.
+    """
+    first: list[rules.Problem] = []
+    rest: list[rules.Problem] = []
+    for key, message in problems:
+        feature = next((each for each in unbuilt if key == each.key or key in each.keys), None)
+        if feature is None:
+            rest.append((key, message))
+        elif feature.within and key.startswith("model."):
+            if (feature.within, feature.said) not in first:
+                first.append((feature.within, feature.said))
+            rest.append((key, message))
+        else:
+            rest.append((key, f"{feature.said}; besides: {message}"))
+    return first + rest
 
 
 def _path(key: str) -> KeyPath:

@@ -7,13 +7,25 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from tracegen.spec.units import Amount, Count, Frozen, Share, wrong
+from tracegen.spec.units import Amount, Count, Frozen, Label, Share, shown, wrong
 
 
 def _pad_to(value: object) -> object:
-    if value == "tp" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 2**20):
+    value = int(value) if isinstance(value, float) and value.is_integer() else value
+    if value == "tp":
         return value
-    raise ValueError(f"{value!r} is neither tp (pads to a multiple of tp) nor a whole number k (to a multiple of k·tp)")
+    if not isinstance(value, int) or isinstance(value, bool):
+        legal = "neither tp (pads to a multiple of tp) nor a whole number k (to a multiple of k·tp)"
+        raise ValueError(f"{shown(value)} is {legal}")
+    if not 1 <= value <= 2**20:
+        side, nearest = ("small", 1) if value < 1 else ("large", 2**20)
+        raise ValueError(f"{value} is too {side}; nearest legal value {nearest}")
+    return value
+
+
+def _positive(value: object) -> bool:
+    """A number of 1 or more, whole or to be refused for not being so."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value < float("inf")
 
 
 class Model(Frozen):
@@ -40,7 +52,7 @@ class Model(Frozen):
     attention_sinks : one learned logit per head.
     """
 
-    name: str = "inline"
+    name: Label = "inline"
     source: str = ""
     layers: Annotated[Count, Field(le=10_000)]
     hidden: Annotated[Count, Field(le=2**20)]
@@ -84,8 +96,9 @@ class Model(Frozen):
             return data
         data = dict(data)
         heads, hidden = data.get("heads"), data.get("hidden")
-        if heads is not None:
-            data.setdefault("kv_heads", heads)
+        if not _positive(heads) or not _positive(hidden):  # refused by their own bounds: say no more of what follows
+            return {"kv_heads": 1, "head_dim": 1, "attention": "mha"} | data
+        data.setdefault("kv_heads", heads)
         if data.get("kv_lora_rank"):
             data.setdefault("attention", "mla")
             parts = data.get("nope_head_dim", 0), data.get("rope_head_dim", 0)
@@ -93,11 +106,12 @@ class Model(Frozen):
         data.setdefault("attention", "mha" if data.get("kv_heads") == heads else "gqa")
         if "bias" in data:
             data.setdefault("qkv_bias", data["bias"])
-        if "head_dim" not in data and isinstance(heads, int | float) and isinstance(hidden, int | float) and heads > 0:
+        if "head_dim" not in data:
             if hidden % heads:
                 low = int(hidden // heads) * int(heads)
-                fix = f"give head_dim, or hidden {low} or {low + int(heads)}"
-                raise wrong("heads", f"hidden {hidden} does not divide by heads {heads}; {fix}")
+                fix = " or ".join(str(width) for width in (low, low + int(heads)) if width)
+                why = f"hidden {hidden} does not divide by heads {heads}"
+                raise wrong("heads", f"{why}; give head_dim, or hidden {fix}")
             data["head_dim"] = int(hidden // heads)
         return data
 

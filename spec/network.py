@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from tracegen.spec.units import Bandwidth, Count, Degree, FileName, Frozen, Seconds, wrong
+from tracegen.spec.units import Bandwidth, Count, Degree, Frozen, Label, Seconds, Word, wrong
 
 Topology = Literal["ring", "switch", "fully_connected"]
 Algorithm = Literal["auto", "ring", "direct", "halving_doubling", "double_binary_tree"]
@@ -22,6 +22,8 @@ Algorithm = Literal["auto", "ring", "direct", "halving_doubling", "double_binary
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 """The collectives whose algorithm a network chooses."""
 
+_ABLE = {"all_reduce": 5, "all_to_all": 3}
+"""How many of the algorithms, in their order, can run a collective; 4 the others."""
 _AUTO = {"ring": "ring", "switch": "ring", "fully_connected": "direct"}
 _ASTRA_TOPOLOGY = {"ring": "Ring", "switch": "Switch", "fully_connected": "FullyConnected"}
 _ASTRA_ALGORITHM = {
@@ -50,7 +52,7 @@ class Dimension(Frozen):
     latency : s per link; a switch crossing pays two.
     """
 
-    name: FileName
+    name: Word
     topology: Topology
     size: Degree
     bandwidth: Bandwidth
@@ -75,6 +77,17 @@ class Collectives(Frozen):
     active: Annotated[Count, Field(le=4096)] = 1
     endpoint_delay: Seconds = 10e-9
 
+    @model_validator(mode="after")
+    def _can(self) -> Self:
+        """Refuse an algorithm that cannot run a collective."""
+        for kind in KINDS:
+            legal = ("auto", "ring", "direct", "halving_doubling", "double_binary_tree")[: _ABLE.get(kind, 4)]
+            for algorithm in self.of(kind):
+                if algorithm not in legal:
+                    only = "all-reduces only" if algorithm == "double_binary_tree" else f"has no {kind}"
+                    raise wrong(kind, f"{algorithm} {only}; legal: {', '.join(legal)}")
+        return self
+
     def of(self, kind: str) -> tuple[str, ...]:
         """The algorithms of one of `KINDS`."""
         return tuple(getattr(self, kind))
@@ -86,7 +99,7 @@ class Network(Frozen):
     A network of no dimensions is that of a job of one rank.
     """
 
-    name: str = "inline"
+    name: Label = "inline"
     source: str = ""
     dimensions: Annotated[tuple[Dimension, ...], Field(max_length=16)] = ()
     collectives: Collectives = Collectives()
@@ -164,10 +177,6 @@ def problems(network: Network) -> list[tuple[str, str]]:
                 low = 1 << (dim.size.bit_length() - 1)
                 why = f"needs a power of two, dimension {dim.name} has size {dim.size}; nearest {low} and {low * 2}"
                 found.append((f"collectives.{kind}", f"halving_doubling {why}"))
-            allowed = {"all_reduce": 4, "all_to_all": 2}.get(kind, 3)
-            legal = ("ring", "direct", "halving_doubling", "double_binary_tree")[:allowed]
-            if algorithm not in legal:
-                found.append((f"collectives.{kind}", f"{algorithm} cannot do it; legal: {', '.join(legal)}"))
     names = [dim.name for dim in network.dimensions]
     for name in sorted({name for name in names if names.count(name) > 1}):
         found.append(("dimensions", f"two dimensions are called {name}; rename one"))

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from tracegen.spec.units import Count, Degree, Frozen
+from tracegen.spec.units import Degree, Frozen, shown
 
 Axis = Literal["tp", "cp", "ep", "dp", "pp"]
 AXES: tuple[Axis, ...] = ("tp", "cp", "ep", "dp", "pp")
@@ -14,10 +14,23 @@ AXES: tuple[Axis, ...] = ("tp", "cp", "ep", "dp", "pp")
 
 def _stages(value: object) -> object:
     if isinstance(value, tuple | list):
-        return tuple(value)
+        return tuple(_layers(layers, stage, len(value)) for stage, layers in enumerate(value))
     if value in ("balanced", "even"):
         return value
-    raise ValueError(f"{value!r} is none of balanced, even, or a list of layers per stage like [20, 20, 20, 20]")
+    legal = "none of balanced, even, or a list of layers per stage like [20, 20, 20, 20]"
+    raise ValueError(f"{shown(value)} is {legal}")
+
+
+def _layers(value: object, stage: int, stages: int) -> int:
+    """Layers of one stage; the line names the stage, which a union's error does not."""
+    which = f"stage {stage} (of 0 to {stages - 1})" if stages > 1 else "stage 0"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{which}: layers must be a whole number, not {shown(value)}")
+    if value < 1:
+        raise ValueError(f"{which} has {value} layers; at least 1")
+    return value
 
 
 class Parallelism(Frozen):
@@ -42,7 +55,7 @@ class Parallelism(Frozen):
     sp: bool = False
     order: tuple[Axis, ...] = AXES
     stages: Annotated[
-        Literal["balanced", "even"] | tuple[Count, ...],
+        Literal["balanced", "even"] | tuple[int, ...],
         Field(union_mode="left_to_right"),
         BeforeValidator(_stages),
     ] = "balanced"

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from tracegen.proto.errors import InputError
 from tracegen.spec.source import KeyPath, Source, dotted
-from tracegen.spec.units import WRITTEN
+from tracegen.spec.units import WRITTEN, shown
 
 _Section = TypeVar("_Section", bound=BaseModel)
 
@@ -39,6 +39,10 @@ OTHER_WORDS = {
 """What other tools call our keys, for suggestions."""
 
 
+_LATER = {"fault": "faults", "faults": "faults"}
+"""Keys that the language will have."""
+
+
 class SpecError(InputError):
     """A spec is refused. The message is the first problem's line; ``problems`` has the line of each."""
 
@@ -46,6 +50,12 @@ class SpecError(InputError):
         self.problems = tuple(problems)
         more = len(problems) - 1
         super().__init__(problems[0] + (f" (and {more} more; `tracegen check --spec` lists all)" if more else ""))
+
+
+def later(key: str) -> str | None:
+    """What to say of a key that a later version will know; None of any other."""
+    what = _LATER.get(key)
+    return what and f"{what} come later: not built yet; leave it out"
 
 
 def line(source: Source, path: Sequence[str | int], message: str) -> str:
@@ -62,7 +72,7 @@ def validated(
 ) -> _Section | None:
     """The typed section of ``data``, whose keys lie below ``path``; None and a line per problem where it is refused."""
     if not isinstance(data, dict):
-        problems.append(line(source, path, f"must be a mapping (key: value), not {_shown(data)}"))
+        problems.append(line(source, path, f"must be a mapping (key: value), not {shown(data)}"))
         return None
     try:
         return section.model_validate(_tuples(data), context=WRITTEN)
@@ -109,8 +119,24 @@ def _lines(section: type[BaseModel], data: Any, source: Source, above: KeyPath, 
         elif path:
             error = error | {"input": written}
         path = (*above, *path)
-        found.setdefault(path, line(source, path, _message(section, location, error)))
+        said = _message(section, location, error)
+        if error["type"] == "missing":
+            said += _absent_from(source, path)
+        found.setdefault(path, line(source, path, said))
     return list(found.values())
+
+
+def _absent_from(source: Source, path: KeyPath) -> str:
+    """The file that lacks a key, where the place of the key above it is another: it only names that file."""
+    above = path[:-1]
+    files = [
+        place.rsplit(":", 1)[0]
+        for known, place in source.places.items()
+        if len(known) == len(path) and known[:-1] == above and not place.startswith("--set ")
+    ]
+    if not above or not files or source.place(*path).rsplit(":", 1)[0] == files[0]:
+        return ""
+    return f" in {files[0]}"
 
 
 def _written(data: Any, location: KeyPath) -> tuple[KeyPath, Any]:
@@ -127,52 +153,51 @@ def _written(data: Any, location: KeyPath) -> tuple[KeyPath, Any]:
 
 def _message(section: type[BaseModel], location: KeyPath, error: Any) -> str:
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
-    shown = _shown(value)
+    text = shown(value)
     match kind:
         case "extra_forbidden":
+            if said := later(str(location[-1])):
+                return said
             keys = _keys(section, location[:-1])
             also = {word: key for word, key in OTHER_WORDS.items() if key in keys}
             return f"unknown key; {nearest(str(location[-1]), keys, also)}"
         case "missing":
             return "is missing"
+        case "past_bound":
+            return f"{text} is too {context['side']}; nearest legal value {context['nearest']}"
         case "int_type" | "int_from_float" | "int_parsing" | "int_parsing_size":
-            return f"must be a whole number, not {shown}{_near_whole(value)}"
+            return f"must be a whole number, not {text}{_near_whole(value)}"
         case "float_type" | "float_parsing":
-            return f"must be a number, not {shown}"
+            return f"must be a number, not {text}"
         case "bool_type" | "bool_parsing":
-            return f"must be true or false, not {shown}"
+            return f"must be true or false, not {text}"
         case "string_type":
-            return f"must be text, not {shown}"
+            return f"must be text, not {text}"
         case "tuple_type":
-            return f"must be a list, not {shown}"
+            return f"must be a list, not {text}"
         case "model_type" | "model_attributes_type" | "dict_type":
-            return f"must be a mapping (key: value), not {shown}"
+            return f"must be a mapping (key: value), not {text}"
         case "literal_error":
             legal = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-            return f"{shown} is not one of {', '.join(legal)}"
+            return f"{text} is not one of {', '.join(legal)}"
         case "greater_than_equal":
-            return f"{shown} is too small; nearest legal value {_bound(context['ge'])}"
+            return f"{text} is too small; nearest legal value {_bound(context['ge'])}"
         case "less_than_equal":
-            return f"{shown} is too large; nearest legal value {_bound(context['le'])}"
-        case "greater_than":
-            return f"{shown} must be above {context['gt']:g}"
+            return f"{text} is too large; nearest legal value {_bound(context['le'])}"
+        case "finite_number":
+            return f"must be a finite number, not {text}"
+        case "string_too_short":
+            return "is empty; write at least one letter"
+        case "string_too_long":
+            return f"is {len(value)} letters long; at most {context['max_length']}"
+        case "too_long":
+            return f"lists {len(value)}; at most {context['max_length']}"
         case "value_error":
             return str(context["error"])
         case "wrong_key":
             return str(context["message"])
         case _:
-            return f"{error['msg']}, not {shown}"
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    bare = isinstance(value, str) and value[:1].isdigit() and " " in value
-    text = f'"{value}"' if isinstance(value, str) and not bare else str(value)
-    text = " ".join(text.split())
-    return text if len(text) <= 60 else text[:57] + "..."
+            return f"cannot be {text}"
 
 
 def _bound(value: float) -> str:
@@ -182,7 +207,7 @@ def _bound(value: float) -> str:
 def _near_whole(value: object) -> str:
     if isinstance(value, float) and abs(value) < 1e15:
         return f"; nearest {int(value)} or {int(value) + 1}"
-    if isinstance(value, str) and value.strip().isdigit():
+    if isinstance(value, str) and value.isascii() and value.strip().isdigit():
         return f"; write {int(value)} without quotes"
     return ""
 

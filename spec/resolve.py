@@ -2,7 +2,8 @@
 
 A piece (``model``, ``device``, ``network``) is a catalogue name, a path, a Hugging Face ``config.json`` (model), or a
 mapping, in which ``base`` is a name or path whose keys the others override. A path is text with a slash or one of the
-suffixes .yaml, .yml, .json; it is taken from the folder of the file that names it. A missing path whose name is in the
+suffixes .yaml, .yml, .json; it is taken from the folder of the file that names it, in ``--set`` from the current
+folder. A missing path whose name is in the
 catalogue means the catalogue's, and a note says so.
 """
 
@@ -14,6 +15,7 @@ from tracegen.proto.errors import InputError
 from tracegen.spec import catalog, huggingface
 from tracegen.spec.problems import line
 from tracegen.spec.source import KeyPath, Source, merge, read_file
+from tracegen.spec.units import MOST_LETTERS, as_label
 
 SECTION = {"model": "models", "device": "devices", "network": "clusters"}
 """Which shelf of the catalogue a piece comes from."""
@@ -79,7 +81,7 @@ def _piece(spec: Source, key: str, folder: Path, notes: list[str], depth: int = 
 
 def changed(name: str) -> str:
     """What a catalogued piece is called once some of its keys are overridden."""
-    return name if name.endswith("-changed") else f"{name}-changed"
+    return name if name.endswith("-changed") else f"{name[: MOST_LETTERS - len('-changed')]}-changed"
 
 
 def _fetched(spec: Source, path: KeyPath, name: str, folder: Path, notes: list[str], depth: int) -> Source:
@@ -89,18 +91,27 @@ def _fetched(spec: Source, path: KeyPath, name: str, folder: Path, notes: list[s
     try:
         if not _is_path(name):
             return catalog.load(section, name)
-        file = folder / name
+        file = (Path() if spec.place(*path).startswith("--set ") else folder) / name
         if catalogued := _catalogued(section, file, name, notes):
             return catalogued
         if file.suffix == ".json" and key == "model":
             found = huggingface.read(file, name)
         else:
             found = read_file(file, name)
+        _refuse_a_spec(found, key, name)
     except InputError as why:
         raise InputError(line(spec, path, str(why))) from None
     whole = Source({key: found.data}, {(key, *inner): place for inner, place in found.places.items()})
     inner = _piece(whole, key, file.parent, notes, depth + 1).below(key)
-    return Source({"name": file.stem} | inner.data, inner.places)
+    return Source({"name": as_label(file.stem)} | inner.data, inner.places)
+
+
+def _refuse_a_spec(found: Source, key: str, shown: str) -> None:
+    """A whole spec given where one of its pieces is wanted."""
+    others = [name for name in ("workload", "parallelism", "model") if name in found.data]
+    if others:
+        why = f"is a whole spec (it has {', '.join(others)}), no {key}"
+        raise InputError(f"{shown} {why}; name a file of the {key} alone")
 
 
 def _catalogued(section: str, file: Path, shown: str, notes: list[str]) -> Source | None:

@@ -8,7 +8,7 @@ from math import lcm, prod
 from tracegen.spec.device import Device
 from tracegen.spec.model import Model
 from tracegen.spec.parallelism import AXES, Parallelism
-from tracegen.spec.workload import Workload
+from tracegen.spec.workload import COMPUTE_TYPES, Workload
 
 Problem = tuple[str, str]
 """A key and what is wrong with it."""
@@ -24,9 +24,11 @@ def model_problems(model: Model) -> Iterator[Problem]:
     if model.is_mla:
         for key in ("kv_lora_rank", "nope_head_dim", "rope_head_dim", "v_head_dim"):
             if not getattr(model, key):
-                yield key, "is missing: attention mla needs kv_lora_rank, nope_head_dim, rope_head_dim and v_head_dim"
+                needs = "attention mla needs kv_lora_rank, nope_head_dim, rope_head_dim and v_head_dim"
+                yield key, f"{_absent(model, key)}: {needs}, each 1 or more"
     if model.positions == "learned" and not model.max_positions:
-        yield "max_positions", "is missing: learned positions need the length of their table"
+        why = "learned positions need the length of their table, 1 or more"
+        yield "max_positions", f"{_absent(model, 'max_positions')}: {why}"
     if model.is_moe:
         yield from _expert_problems(model)
     else:
@@ -34,14 +36,21 @@ def model_problems(model: Model) -> Iterator[Problem]:
             if getattr(model, key):
                 yield key, f"{getattr(model, key)} but experts is 0; give experts, or leave it out"
     if not model.ffn and model.moe_layers < model.layers:
-        yield "ffn", f"is missing: {model.layers - model.moe_layers} of {model.layers} layers have a dense MLP"
+        dense = f"{model.layers - model.moe_layers} of {model.layers} layers have a dense MLP"
+        wide = f"give its width, often 4 · hidden = {4 * model.hidden}"
+        yield "ffn", f"{_absent(model, 'ffn')}: {dense}; {wide}"
+
+
+def _absent(model: Model, key: str) -> str:
+    """That a key is missing, or that it says 0 where more is needed."""
+    return "0 is too small" if key in model.model_fields_set else "is missing"
 
 
 def _expert_problems(model: Model) -> Iterator[Problem]:
     if not 1 <= model.top_k <= model.experts:
         yield "top_k", f"{model.top_k} of experts {model.experts}; legal: 1 to {model.experts}"
     if not model.expert_ffn:
-        yield "expert_ffn", f"is missing: the width of one of the {model.experts} experts"
+        yield "expert_ffn", f"{_absent(model, 'expert_ffn')}: the width of one of the {model.experts} experts"
     if not model.moe_layers:
         why = f"and moe_every {model.moe_every} leave none of {model.layers} layers with experts"
         yield "first_dense_layers", f"{model.first_dense_layers} {why}"
@@ -119,6 +128,7 @@ def _expert_split_problems(model: Model, p: Parallelism, world: int) -> Iterator
 def batch_problems(model: Model, p: Parallelism, w: Workload) -> Iterator[Problem]:
     """Rules that join the workload with the split and the model (full keys)."""
     per_microbatch = w.micro_batch * p.dp
+    microbatches = w.global_batch // per_microbatch
     if w.global_batch % per_microbatch:
         yield (
             "workload.global_batch",
@@ -127,11 +137,11 @@ def batch_problems(model: Model, p: Parallelism, w: Workload) -> Iterator[Proble
                 f"{multiples(w.global_batch, per_microbatch)}"
             ),
         )
-    elif w.schedule == "interleaved" and (microbatches := w.global_batch // per_microbatch) % p.pp:
+    elif w.schedule == "interleaved" and microbatches % p.pp:
         yield (
             "workload.global_batch",
             (
-                f"gives {microbatches} microbatches; interleaved needs a multiple of pp {p.pp}; "
+                f"gives {_microbatches(microbatches)}; interleaved needs a multiple of pp {p.pp}; "
                 f"{multiples(w.global_batch, per_microbatch * p.pp)}"
             ),
         )
@@ -147,9 +157,17 @@ def batch_problems(model: Model, p: Parallelism, w: Workload) -> Iterator[Proble
     if model.positions == "learned" and w.sequence_length > (most := model.max_positions) > 0:
         yield "workload.sequence_length", f"{w.sequence_length} is over the {most} learned positions; at most {most}"
     if p.vpp > 1 and w.schedule in ("gpipe", "1f1b"):
-        yield "parallelism.vpp", f"vpp {p.vpp} does nothing under schedule {w.schedule}; vpp 1, or schedule interleaved"
+        yield "parallelism.vpp", f"vpp {p.vpp} does nothing under schedule {w.schedule}; nearest vpp 1"
     if w.schedule == "interleaved" and p.vpp == 1:
-        yield "workload.schedule", "interleaved needs vpp of 2 or more, vpp is 1; vpp 2, or schedule 1f1b"
+        yield "workload.schedule", "interleaved needs vpp of 2 or more, vpp is 1; nearest schedule 1f1b"
+
+
+def device_problems(device: Device, w: Workload) -> Iterator[Problem]:
+    """Rules that join the workload and the device (full keys)."""
+    compute = w.precision.compute
+    if compute not in list(device.peak_flops):
+        known = ", ".join(known for known in device.peak_flops if known in COMPUTE_TYPES)
+        yield "workload.precision.compute", f"device {device.name} has no {compute} peak; it has {known or 'none'}"
 
 
 def notes(model: Model, device: Device, p: Parallelism, w: Workload) -> Iterator[str]:
@@ -166,9 +184,14 @@ def notes(model: Model, device: Device, p: Parallelism, w: Workload) -> Iterator
         yield f"kv_heads {model.kv_heads} under tp {p.tp}: each rank holds 1, {model.kv_copies(p.tp)} copies of each"
     microbatches = w.global_batch // (w.micro_batch * p.dp)
     if microbatches < p.pp:
-        yield f"{microbatches} microbatches for {p.pp} stages: some stages always idle; raise global_batch or lower pp"
+        counted = _microbatches(microbatches)
+        yield f"{counted} for {p.pp} stages: some stages always idle; raise global_batch or lower pp"
     if model.positions == "rotary" and model.max_positions and w.sequence_length > model.max_positions:
         yield f"sequence_length {w.sequence_length} is over the {model.max_positions} positions the model was made for"
+
+
+def _microbatches(count: int) -> str:
+    return "1 microbatch" if count == 1 else f"{count} microbatches"
 
 
 def divisors(number: int) -> list[int]:

@@ -8,6 +8,7 @@ or ten?), and a number written with an exponent that is whole (40e6) is an integ
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -107,7 +108,8 @@ def read_text(path: Path, shown: str) -> str:
         with path.open("rb") as file:
             raw = file.read(_MOST_BYTES + 1)
     except FileNotFoundError:
-        raise InputError(f"{shown}: no such file") from None
+        full = os.path.abspath(path)
+        raise InputError(f"{shown}: no such file" + (f" ({full})" if full != shown else "")) from None
     except IsADirectoryError:
         raise InputError(f"{shown}: is a folder; name a YAML file") from None
     except OSError as why:
@@ -145,8 +147,9 @@ def parse_override(text: str) -> tuple[KeyPath, Source]:
     reader = _Reader(shown, numbered=False)
     root = reader.compose(value)
     data = None if root is None else reader.value(root, ("",))
-    path = tuple(int(part) if part.isdigit() else part for part in key.split("."))
-    return path, Source({"": data}, {("",): shown} | reader.places)
+    if isinstance(data, str) and "\n" in value.strip() and root.style is None:  # YAML would fold it to a space
+        raise InputError(f"{shown}: text without quotes is one line; this has {value.strip().count(chr(10)) + 1}")
+    return key_path(key), Source({"": data}, {("",): shown} | reader.places)
 
 
 def assign(source: Source, path: KeyPath, value: Source) -> Source:
@@ -154,8 +157,21 @@ def assign(source: Source, path: KeyPath, value: Source) -> Source:
     shown = value.place("")
     data = _assigned(source.data, path, value.data[""], shown, path)
     places = {known: place for known, place in source.places.items() if known[: len(path)] != path}
+    places |= {path[:end]: shown for end in range(1, len(path)) if not _holds(source.data, path[:end])}
     places |= {(*path, *inner[1:]): place for inner, place in value.places.items()}
     return Source(data, places)
+
+
+def _holds(data: Any, path: KeyPath) -> bool:
+    """Whether there is a value at ``path``."""
+    for key in path:
+        if isinstance(data, dict) and str(key) in data:
+            data = data[str(key)]
+        elif isinstance(data, list) and isinstance(key, int) and key < len(data):
+            data = data[key]
+        else:
+            return False
+    return True
 
 
 def _assigned(old: Any, path: KeyPath, value: Any, shown: str, whole: KeyPath) -> Any:
@@ -172,6 +188,11 @@ def _assigned(old: Any, path: KeyPath, value: Any, shown: str, whole: KeyPath) -
     if not isinstance(old, dict):
         raise InputError(f"{shown}: {above} is {_kind(old)} and has no keys")
     return old | {str(key): _assigned(old.get(str(key)), rest, value, shown, whole)}
+
+
+def key_path(key: str) -> KeyPath:
+    """The path of a dotted key; what is all ASCII digits is a list position."""
+    return tuple(int(part) if part.isascii() and part.isdigit() else part for part in key.split("."))
 
 
 def dotted(path: KeyPath) -> str:

@@ -15,14 +15,27 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationInfo
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 WRITTEN: dict[str, bool] = {"written": True}
 """Validation context of values that a person wrote: bare numbers are refused where a unit is needed."""
 
-DTYPE_BYTES: Mapping[str, int] = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
-"""Bytes per element as stored (tf32 is stored as fp32)."""
+DTYPE_BYTES: Mapping[str, int] = {
+    "fp64": 8,
+    "fp64_tensor": 8,
+    "fp32": 4,
+    "tf32": 4,
+    "fp16": 2,
+    "bf16": 2,
+    "fp8": 1,
+    "int8": 1,
+}
+"""Bytes per element as stored (tf32 is stored as fp32; fp64_tensor is fp64, multiplied by the tensor cores)."""
+
+
+MOST_LETTERS = 100
+"""Length of a name."""
 
 
 class Frozen(BaseModel):
@@ -77,7 +90,7 @@ FREQUENCY = Quantity("frequency", "Hz", _scaled("Hz", "kMG"), ("MHz", "GHz"))
 RATE = Quantity("compute rate", "FLOP/s", _scaled("FLOP/s", "MGTP"), ("TFLOP/s", "FLOP/s"))
 POWER = Quantity("power", "W", _scaled("W", "kM"), ("W", "kW"))
 
-_NUMBER = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?[\d_]*|\.\d+)(?:[eE][-+]?\d{1,3})?)\s*(\S.*?)?\s*")
+_NUMBER = re.compile(r"\s*([-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?)\s*(\S.*?)?\s*")
 
 
 def parse(text: str, quantity: Quantity) -> float:
@@ -112,9 +125,37 @@ def _bare(number: object, quantity: Quantity) -> str:
 
 
 def _suggestion(number: str, unit: str, quantity: Quantity) -> str:
-    same = [known for known in quantity.units if known.lower() == unit.lower()]
+    same = _meant(unit, quantity)
     near = " or ".join(f"{number} {known}" for known in same or quantity.candidates)
-    return f"case matters: {near}?" if same else f"{near}?"
+    other_case = bool(same) and any(known.lower() == unit.lower() for known in quantity.units)
+    return f"case matters: {near}?" if other_case else f"{near}?"
+
+
+def _meant(unit: str, quantity: Quantity) -> list[str]:
+    """Known units that an unknown one may stand for, one spelling of each: GBps is GB/s, TB in a bandwidth TB/s.
+
+    Those in the same case first; bits only where they are written as bits, bytes only where as bytes.
+    """
+    stem = _stem(unit)
+    known = {value: name for name, value in reversed(list(quantity.units.items()))}.values()
+    exact = [name for name in known if _stem(name) == stem]
+    loose = [name for name in known if _stem(name).lower() == stem.lower()]
+    if "bit" in unit.lower():
+        loose = [name for name in loose if "b" in name]
+    elif "B" in unit:
+        loose = [name for name in loose if "B" in name]
+    if quantity in (POWER, FREQUENCY) and unit.startswith("m"):
+        loose = []  # milli is not mega
+    return exact or sorted(loose)
+
+
+def _stem(unit: str) -> str:
+    """A unit without what people write in several ways: ``/s`` or ``ps``, bit or b, byte or B, FLOPS."""
+    text = re.sub(r"(?i)bytes?", "B", unit)
+    text = re.sub(r"(?i)bits?", "b", text)
+    text = re.sub(r"(?i)flops?(/s(ec)?)?$", "FLOP", text)
+    text = re.sub(r"(?i)(?<=b)ps$|/s(ec(ond)?)?$", "", text)
+    return re.sub(r"(?i)(?<!^)sec(ond)?s?$|^sec(ond)?s?$", "s", text)
 
 
 def show(value: float, quantity: Quantity) -> str:
@@ -122,18 +163,47 @@ def show(value: float, quantity: Quantity) -> str:
     return f"{value!r} {quantity.base}"
 
 
-def _measured(quantity: Quantity, low: float, high: float, *, open_low: bool) -> tuple[Any, ...]:
-    """Annotations of a float field of this quantity, between two bounds in its base unit."""
+def shown(value: object) -> str:
+    """A value as a line may quote it: one short line, text in quotes unless it begins like a quantity."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    bare = isinstance(value, str) and value.lstrip("+-.")[:1].isdigit() and " " in value
+    text = f'"{value}"' if isinstance(value, str) and not bare else str(value)
+    text = "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
+    text = " ".join(text.split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _past(side: str, nearest: str) -> PydanticCustomError:
+    """A value is too small or too large; the reader of the error knows how it was written."""
+    context = {"side": side, "nearest": nearest}
+    return PydanticCustomError("past_bound", "too {side}; nearest legal value {nearest}", context)
+
+
+def _measured(quantity: Quantity, low: str, high: str) -> tuple[Any, ...]:
+    """Annotations of a float field of this quantity, from ``low`` to ``high`` as they are written."""
+    least, most = parse(low, quantity), parse(high, quantity)
 
     def read(value: object, info: ValidationInfo) -> object:
         if isinstance(value, str):
             return parse(value, quantity)
         if info.context is WRITTEN and isinstance(value, int | float) and not isinstance(value, bool):
+            if value < 0 or value == 0 < least:
+                raise _past("small", low)
             raise ValueError(_bare(value, quantity))
         return value
 
-    bound = Field(gt=low, le=high, allow_inf_nan=False) if open_low else Field(ge=low, le=high, allow_inf_nan=False)
-    return bound, BeforeValidator(read), PlainSerializer(lambda v: show(v, quantity), return_type=str, when_used="json")
+    def bounded(value: float) -> float:
+        if value < least:
+            raise _past("small", low)
+        if value > most:
+            raise _past("large", high)
+        return value
+
+    written = PlainSerializer(lambda v: show(v, quantity), return_type=str, when_used="json")
+    return Field(allow_inf_nan=False), BeforeValidator(read), AfterValidator(bounded), written
 
 
 def _whole(value: object) -> object:
@@ -141,50 +211,81 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _whole_bytes(value: object, info: ValidationInfo) -> object:
-    if isinstance(value, str):
-        return _whole(parse(value, SIZE))
-    if info.context is WRITTEN and isinstance(value, int | float) and not isinstance(value, bool):
-        raise ValueError(_bare(value, SIZE))
-    return _whole(value)
+def _sized(low: str) -> tuple[Any, ...]:
+    """Annotations of whole bytes, from ``low`` to 1024 TiB."""
+    least, most = parse(low, SIZE), 2**50
+
+    def read(value: object, info: ValidationInfo) -> object:
+        if isinstance(value, str):
+            return _whole(parse(value, SIZE))
+        if info.context is WRITTEN and isinstance(value, int | float) and not isinstance(value, bool):
+            if value <= 0:
+                raise _past("small", low)
+            raise ValueError(_bare(value, SIZE))
+        return _whole(value)
+
+    def bounded(value: int) -> int:
+        if value < least:
+            raise _past("small", low)
+        if value > most:
+            raise _past("large", "1024 TiB")
+        return value
+
+    written = PlainSerializer(lambda v: f"{v} B", return_type=str, when_used="json")
+    return BeforeValidator(read), AfterValidator(bounded), written
 
 
-def _name(value: object) -> object:
-    if isinstance(value, str) and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", value):
-        raise ValueError(f"{value!r} must be letters, digits and . _ + -, since it names files")
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+
+
+def as_label(text: str) -> str:
+    """What a file or folder is called, as the name of a piece: printable, of a legal length."""
+    return "".join(letter if letter.isprintable() else "-" for letter in text)[:MOST_LETTERS] or "inline"
+
+
+def _word(why: str) -> BeforeValidator:
+    def read(value: object) -> object:
+        if isinstance(value, str) and value and not _WORD.fullmatch(value):
+            begin = "" if value[:1].isalnum() else ", and begin with a letter or digit"
+            raise ValueError(f"{shown(value)} must be letters, digits and . _ + -{begin}{why}")
+        return value
+
+    return BeforeValidator(read)
+
+
+def _printable(value: object) -> object:
+    if isinstance(value, str) and not value.isprintable():
+        raise ValueError(f"{shown(value)} must be one line of printable text")
     return value
 
 
-_bandwidth = _measured(BANDWIDTH, 0, 1e15, open_low=True)
-_seconds = _measured(TIME, 0, 1, open_low=False)
-_frequency = _measured(FREQUENCY, 0, 1e11, open_low=True)
-_rate = _measured(RATE, 0, 1e20, open_low=True)
-_watts = _measured(POWER, 0, 1e6, open_low=True)
-
-Bandwidth = Annotated[float, *_bandwidth]
-"""Bytes per second, above 0 and at most 10^15."""
-Seconds = Annotated[float, *_seconds]
+Bandwidth = Annotated[float, *_measured(BANDWIDTH, "1 kB/s", "1 PB/s")]
+"""Bytes per second, 1 kB/s to 1 PB/s."""
+MemoryBandwidth = Annotated[float, *_measured(BANDWIDTH, "1 MB/s", "1 PB/s")]
+"""Bytes per second, 1 MB/s to 1 PB/s."""
+Seconds = Annotated[float, *_measured(TIME, "0 s", "1 s")]
 """Seconds, 0 to 1."""
-Frequency = Annotated[float, *_frequency]
-"""Hz, above 0 and at most 10^11."""
-Rate = Annotated[float, *_rate]
-"""FLOP/s, above 0 and at most 10^20."""
-Watts = Annotated[float, *_watts]
-"""W, above 0 and at most 10^6."""
-Bytes = Annotated[
-    int,
-    Field(ge=1, le=2**50),
-    BeforeValidator(_whole_bytes),
-    PlainSerializer(lambda v: f"{v} B", return_type=str, when_used="json"),
-]
-"""Whole bytes, 1 to 2^50."""
+Frequency = Annotated[float, *_measured(FREQUENCY, "1 MHz", "100 GHz")]
+"""Hz, 1 MHz to 100 GHz."""
+Rate = Annotated[float, *_measured(RATE, "1 MFLOP/s", "100000 PFLOP/s")]
+"""FLOP/s, 1 MFLOP/s to 10^20 FLOP/s."""
+Watts = Annotated[float, *_measured(POWER, "1 W", "1 MW")]
+"""W, 1 W to 1 MW."""
+Bytes = Annotated[int, *_sized("1 B")]
+"""Whole bytes, 1 B to 2^50 B."""
+MemoryBytes = Annotated[int, *_sized("1 MB")]
+"""Whole bytes, 1 MB to 2^50 B."""
 Count = Annotated[int, Field(ge=1, le=2**40), BeforeValidator(_whole)]
 """A whole number of 1 or more."""
 Amount = Annotated[int, Field(ge=0, le=2**40), BeforeValidator(_whole)]
 """A whole number of 0 or more; 0 means "has none"."""
 Degree = Annotated[int, Field(ge=1, le=2**20), BeforeValidator(_whole)]
 """A degree of parallelism or number of ranks, 1 to 2^20."""
-Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-"""A fraction above 0 and at most 1."""
-FileName = Annotated[str, Field(min_length=1, max_length=100), BeforeValidator(_name)]
+Share = Annotated[float, Field(ge=0.001, le=1, allow_inf_nan=False)]
+"""A fraction, 0.001 to 1."""
+FileName = Annotated[str, Field(min_length=1, max_length=MOST_LETTERS), _word(", since it names files")]
 """Text that may stand in a file name."""
+Word = Annotated[str, Field(min_length=1, max_length=MOST_LETTERS), _word("")]
+"""Text of one word, in which output and tables name a part."""
+Label = Annotated[str, Field(min_length=1, max_length=MOST_LETTERS), BeforeValidator(_printable)]
+"""What a piece is called: one printable line."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
 from tracegen.spec.units import Amount, Count, Frozen
 
 DType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
+ComputeType = Literal["fp64", "fp64_tensor", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
+"""fp64_tensor is fp64 in memory, multiplied by the tensor cores."""
+COMPUTE_TYPES: tuple[str, ...] = get_args(ComputeType)
 
 
 class Precision(Frozen):
     """Number formats: of matrix products and activations, and of each tensor that lives between steps."""
 
-    compute: DType = "bf16"
+    compute: ComputeType = "bf16"
     weights: DType = "bf16"
     gradients: DType = "fp32"
     optimizer: DType = "fp32"

@@ -13,7 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracegen.patterns import COLUMNS, Edges, Pattern
+from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Phase
+
+LARGEST = 2.0**63  # what a column of int64 cannot hold any more
 
 
 def merge_blocks(whole: Pattern, operators: Sequence[str]) -> tuple[Pattern, list[str]]:
@@ -35,7 +38,9 @@ def merge_blocks(whole: Pattern, operators: Sequence[str]) -> tuple[Pattern, lis
         at = moved[starts]
         first_of = np.searchsorted(compute, starts)
         for name in ("duration_ns", "flops", "mem_bytes", "parameters"):
-            columns[name][at] = np.add.reduceat(getattr(whole, name)[compute], first_of)
+            column = getattr(whole, name)[compute]
+            _refuse_too_large(name, np.add.reduceat(column.astype(np.float64), first_of))
+            columns[name][at] = np.add.reduceat(column, first_of)
         last = compute[np.append(first_of[1:], len(compute)) - 1]
         columns["operator"][at], names = _block_names(whole.operator[starts], whole.operator[last], operators)
     else:
@@ -44,6 +49,15 @@ def merge_blocks(whole: Pattern, operators: Sequence[str]) -> tuple[Pattern, lis
     to, source = moved[head[old.to]], moved[head[old.source]]
     across = to != source
     return Pattern(**columns, edges=Edges.unique(to[across], source[across], old.order[across])), names
+
+
+def _refuse_too_large(name: str, sums: NDArray[np.float64]) -> None:
+    """Refuse blocks whose sums int64 cannot hold."""
+    if (largest := sums.max(initial=0)) >= LARGEST:
+        raise InputError(
+            f"workload.granularity block: a block has {largest:.3g} of {name}, a trace holds at most {LARGEST:.3g}; "
+            "use granularity operator, or a lower micro_batch"
+        )
 
 
 def _begins(whole: Pattern, compute: NDArray[np.int64]) -> NDArray[np.bool_]:

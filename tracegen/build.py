@@ -17,7 +17,7 @@ from tracegen.blocks import merge_blocks
 from tracegen.flops import executed_flops, model_flops
 from tracegen.groups import PEERS, group_table, slot_table
 from tracegen.layers import Communication, Layers, Message, Step, Steps
-from tracegen.memory import fits_line
+from tracegen.memory import Fit, fits
 from tracegen.operators import Operator
 from tracegen.parameters import distinct_parameters, stage_parameters
 from tracegen.passes import Pieces, Stage, messages, stage_trace
@@ -28,7 +28,7 @@ from tracegen.proto.graph import RankGraph, TraceSet
 from tracegen.schedule import schedule
 from tracegen.spec import Job, supported
 from tracegen.stages import layers_of_stage
-from tracegen.timing import nanoseconds, seconds
+from tracegen.timing import LONGEST_NS, NS_PER_S, nanoseconds, seconds
 from tracegen.update import Update, update
 
 GROUP_KINDS = ("tp", "dp", "tp/kv_copies", "embedding")  # the order in which groups are numbered
@@ -45,7 +45,8 @@ class Build:
     ----------
     manifest : what `emit` writes as ``manifest.json``.
     layers_of_stage : layers each stage got.
-    notes : lines to show: the job's own, the stages, parameters, and whether the states fit.
+    notes : lines to show: the job's own, the stages, parameters, and the states where they fit. Where they do not,
+        `tracegen.memory.memory_warning` makes a warning of the manifest.
     """
 
     job: Job
@@ -71,6 +72,7 @@ def build(job: Job) -> Build:
     last_ns = _time(duration, layers.head, layers.head_backward)
     split = layers_of_stage(job, layer_ns, first_ns, last_ns)
     updates = [update(job, stage, count) for stage, count in enumerate(split)]
+    _refuse_too_long(job, layers, split, updates, duration)
     placement = Placement.of(job.parallelism, job.world, job.model.kv_heads)
     used = _used_steps(layers, updates, job.parallelism.pp)
     _refuse_too_large(job, layers, split, used)
@@ -84,7 +86,8 @@ def build(job: Job) -> Build:
         slots=slot_table(placement, list(slots), first),
         message_label=MESSAGE_LABEL,
     )
-    return Build(job, traces, _manifest(job, traces), split, _notes(job, split))
+    fit = fits(job, stage_parameters(job, split))
+    return Build(job, traces, _manifest(job, traces, fit), split, _notes(job, split, fit))
 
 
 def _clock(job: Job) -> Callable[[Operator], int]:
@@ -92,10 +95,26 @@ def _clock(job: Job) -> Callable[[Operator], int]:
 
     @cache
     def duration(work: Operator) -> int:
-        compute = job.workload.precision.compute
-        return nanoseconds(seconds(work.flops, work.mem_bytes, work.kind, compute, job.device))
+        took = _seconds(job, work)
+        if took * NS_PER_S > LONGEST_NS:
+            raise InputError(
+                f"{job.place(_bound(job, work))}: {work.name} takes {took:.3g} s, a trace holds at most "
+                f"{LONGEST_NS / NS_PER_S:.3g} s; raise {_bound(job, work)}"
+            )
+        return nanoseconds(took)
 
     return duration
+
+
+def _seconds(job: Job, work: Operator) -> float:
+    return seconds(work.flops, work.mem_bytes, work.kind, job.workload.precision.compute, job.device)
+
+
+def _bound(job: Job, work: Operator) -> str:
+    """The key of the figure of the device that bounds an operator."""
+    compute = job.workload.precision.compute
+    moving = seconds(0, work.mem_bytes, work.kind, compute, job.device)
+    return "device.memory_bandwidth" if _seconds(job, work) == moving else f"device.peak_flops.{compute}"
 
 
 def _time(duration: Callable[[Operator], int], *lists: Steps) -> int:
@@ -111,6 +130,30 @@ def _used_steps(layers: Layers, updates: Sequence[Update], stages: int) -> Steps
     ]  # fmt: skip
     lists += [each for update in updates for each in (update.reductions, update.after)]
     return [step for steps in lists for step in steps]
+
+
+def _refuse_too_long(
+    job: Job,
+    layers: Layers,
+    split: Sequence[int],
+    updates: Sequence[Update],
+    duration: Callable[[Operator], int],
+) -> None:
+    """Refuse a step whose compute, summed over all ranks, the integers of a timeline cannot hold."""
+    passes = layers.forward, layers.backward
+    ends = layers.embedding, layers.embedding_backward, layers.head, layers.head_backward
+    a_microbatch = job.model.layers * _time(duration, *passes) + _time(duration, *ends)
+    a_step = job.microbatches * a_microbatch + sum(_time(duration, each.after) for each in updates)
+    total = a_step * (job.world // len(split))
+    if total > LONGEST_NS:
+        afters = [each.after for each in updates]
+        works = [step.work for steps in (*passes, *ends, *afters) for step in steps if isinstance(step.work, Operator)]
+        longest = max(works, key=duration)
+        raise InputError(
+            f"{job.place(_bound(job, longest))}: a step computes {total / NS_PER_S:.3g} s on its {job.world} ranks "
+            f"together, at most {LONGEST_NS / NS_PER_S:.3g} s are held; {longest.name} alone takes "
+            f"{duration(longest) / NS_PER_S:.3g} s: raise {_bound(job, longest)}"
+        )
 
 
 def _refuse_too_large(job: Job, layers: Layers, split: Sequence[int], steps: Steps) -> None:
@@ -169,7 +212,7 @@ def _graphs(
     return tuple(graphs)
 
 
-def _manifest(job: Job, traces: TraceSet) -> dict[str, Any]:
+def _manifest(job: Job, traces: TraceSet, fit: Fit) -> dict[str, Any]:
     groups = traces.groups
     return {
         "tracegen": __version__,
@@ -185,6 +228,8 @@ def _manifest(job: Job, traces: TraceSet) -> dict[str, Any]:
         "model_flops_per_step": model_flops(job),
         "executed_flops_per_step": executed_flops(job),
         "peak_flops_per_gpu": job.device.peak(job.workload.precision.compute),
+        "state_bytes_per_gpu": fit.needed,
+        "memory_bytes_per_gpu": fit.usable,
         "device": job.device.name,
         "model": job.model.name,
         "parallelism": _summary(job),
@@ -199,7 +244,7 @@ def _summary(job: Job) -> str:
     return ", ".join([*words, *(["sequence parallel"] if split.sp and split.tp > 1 else [])])
 
 
-def _notes(job: Job, split: Sequence[int]) -> tuple[str, ...]:
+def _notes(job: Job, split: Sequence[int], fit: Fit) -> tuple[str, ...]:
     """The job's notes, and what only the generator knows."""
     notes = list(job.notes)
     if len(split) > 1:
@@ -207,5 +252,6 @@ def _notes(job: Job, split: Sequence[int]) -> tuple[str, ...]:
     original, held = job.model.parameters(), distinct_parameters(job, split)
     padding = f", {held:,} with the vocabulary padded" if held != original else ""
     notes.append(f"parameters: {original:,}{padding}")
-    notes.append(fits_line(job, stage_parameters(job, split)))
+    if fit.fits:
+        notes.append(fit.line)
     return tuple(notes)

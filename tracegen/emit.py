@@ -3,18 +3,22 @@
 Owns the folder: which files, their text, and that it appears whole or not at all. Does not know what is in a trace
 (`tracegen.proto.encode` writes it) nor how ASTRA-sim's inputs come about (`tracegen.spec.network` does).
 
-The folder is written as a sibling ``.NAME.tmp-PID`` and renamed at the end. A process that is killed leaves its
-sibling behind; the next run removes those whose process is gone.
+The folder is written as a sibling ``.NAME.tmp-PID`` and renamed at the end; one that it replaces is moved aside for
+that instant, to ``.NAME.tmp-PID-old``. A process that is killed leaves its sibling behind; the next run removes those
+whose process is gone, and restores what was moved aside where nothing took its place. Links are followed: what a link
+names is replaced, the link stays.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +34,13 @@ if TYPE_CHECKING:
     from tracegen.build import Build
 
 MANIFEST = "manifest.json"
+BESIDE = {MANIFEST, "job.yaml", "network.yml", "system.json", "memory.json", "comm_group.json"}
+_TYPES = {
+    **dict.fromkeys(("tracegen", "name", "execution", "network_model", "message_label"), str),
+    **dict.fromkeys(("model", "device", "parallelism", "schedule"), str),
+    **{"ranks": int, "partial": bool, "groups": dict, "stage_of": list},
+}
+_EXECUTIONS = ("streams", "astra")
 WORLD = 0  # the group number that files leave out: no name means all ranks
 
 
@@ -46,7 +57,8 @@ def emit(
 
     Parameters
     ----------
-    out : the folder. One that exists is replaced if tracegen wrote it, and refused otherwise.
+    out : the folder. One that exists is replaced if it is empty or holds nothing but what emit wrote, and refused
+        otherwise.
     execution : what the manifest says about how to replay the traces, ``streams`` or ``astra``.
     ranks : write the traces of these only, and mark the manifest ``partial``.
     jobs : how many ranks are written at once. The bytes do not depend on it.
@@ -65,13 +77,16 @@ def emit(
     """
     traces = build.traces
     chosen = _chosen(ranks, traces.ranks)
-    out = Path(os.path.abspath(out))
+    if out == Path():
+        raise InputError("--out: the name of a folder is needed; '' and '.' name none, but where you are")
+    given, out = Path(os.path.abspath(out)), Path(os.path.realpath(out))
+    _restore(out)
     _refuse_foreign(out)
     with _appearing(out) as folder:
         for name, text in _beside(build, execution, partial=len(chosen) < traces.ranks).items():
             (folder / name).write_text(text, encoding="utf-8")
         _write_traces(traces, folder, build.job.name, chosen, jobs, progress)
-    return _remarks(traces, out)
+    return _remarks(traces, given)
 
 
 def used_groups(traces: TraceSet) -> dict[int, list[int]]:
@@ -134,21 +149,52 @@ def _write_traces(
 
 
 def _refuse_foreign(out: Path) -> None:
-    """Refuse a place that is no folder, or holds something we did not write."""
+    """Refuse a place that is no folder, cannot be replaced, or holds something we did not write."""
     there = next(path for path in (out, *out.parents) if os.path.lexists(path))
     if not there.is_dir():
         raise InputError(f"--out: {there} is a file, a folder is needed")
     if there != out:
         return
-    try:
-        manifest = json.loads((out / MANIFEST).read_bytes())
-    except (OSError, ValueError):
-        manifest = None
-    if not isinstance(manifest, dict) or "tracegen" not in manifest:
+    if out.is_mount() or out.samefile(Path()):
+        what = "a mount point" if out.is_mount() else "where you are"
+        raise InputError(
+            f"--out: {out} is {what} and cannot be replaced; name a folder in it, such as {out / 'traces'}"
+        )
+    if not os.access(out, os.R_OK | os.W_OK | os.X_OK):
+        raise InputError(f"--out: {out} cannot be replaced: {os.strerror(errno.EACCES)}")
+    inside = sorted(os.scandir(out), key=lambda entry: entry.name)
+    if not inside:
+        return
+    manifest = read_manifest(out)
+    if manifest is None:
         raise InputError(
             f"--out: {out} exists and is not a folder that tracegen wrote (no {MANIFEST} of ours); "
             "remove it or choose another name"
         )
+    for entry in inside:
+        if not (entry.is_file(follow_symlinks=False) and _is_ours(entry.name, manifest)):
+            raise InputError(f"--out: {entry.path} is not of the traces there; move it, or choose another name")
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """The manifest of a folder that emit wrote; None for anything else, a manifest of another shape included."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(manifest, dict) or any(type(manifest.get(key)) is not kind for key, kind in _TYPES.items()):
+        return None
+    numbered = all(number.isascii() and number.isdigit() for number in manifest["groups"])
+    whole = len(manifest["stage_of"]) == manifest["ranks"] and manifest["execution"] in _EXECUTIONS
+    return manifest if numbered and whole else None
+
+
+def _is_ours(name: str, manifest: Mapping[str, Any]) -> bool:
+    """Whether emit writes a file of this name beside this manifest."""
+    rank = name.removeprefix(f"{manifest['name']}.").removesuffix(".et")
+    if rank.isascii() and rank.isdigit() and len(rank) < 20 and name == f"{manifest['name']}.{int(rank)}.et":
+        return int(rank) < int(manifest["ranks"])
+    return name in BESIDE
 
 
 @contextmanager
@@ -164,7 +210,9 @@ def _appearing(out: Path) -> Iterator[Path]:
         raise InputError(f"--out: cannot write in {out.parent}: {why.strerror}") from why
     try:
         yield temporary
+        _refuse_foreign(out)  # again: something may have been put there meanwhile
         if os.path.lexists(out):
+            temporary.chmod(stat.S_IMODE(out.stat().st_mode))
             out.rename(replaced)
         temporary.rename(out)
     except OSError as why:
@@ -173,16 +221,44 @@ def _appearing(out: Path) -> Iterator[Path]:
     finally:
         if replaced.exists() and not os.path.lexists(out):
             replaced.rename(out)
-        for leftover in (temporary, replaced):
-            shutil.rmtree(leftover, ignore_errors=True)
+        _remove(temporary)
+        if replaced.exists():
+            replaced.rename(temporary)  # whole as long as it is called old
+            _remove(temporary)
+
+
+def _remove(left: Path) -> None:
+    """Remove a file, a link (not what it names) or a folder, as far as that can be done."""
+    if left.is_symlink() or not left.is_dir():
+        with suppress(OSError):
+            left.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _dead(out: Path) -> list[Path]:
+    """What killed runs left behind: siblings of ``out`` whose process is gone, or had our own number."""
+    dead = []
+    for left in sorted(out.parent.glob(f".{_literal(out.name)}.tmp-*")):
+        pid = left.name.rpartition(".tmp-")[2].removesuffix("-old")
+        if pid.isascii() and pid.isdigit() and (int(pid) == os.getpid() or not _alive(int(pid))):
+            dead.append(left)
+    return dead
+
+
+def _restore(out: Path) -> None:
+    """Put back a folder that a run moved aside and was killed before it could put another in its place."""
+    for left in _dead(out):
+        aside = left.name.endswith("-old") and left.is_dir() and not left.is_symlink()
+        if aside and not os.path.lexists(out) and read_manifest(left) is not None:
+            with suppress(OSError):
+                left.rename(out)
 
 
 def _clear_dead(out: Path) -> None:
-    """Remove what killed runs left behind: temporaries of ``out`` whose process is gone, or had our own number."""
-    for left in out.parent.glob(f".{_literal(out.name)}.tmp-*"):
-        pid = left.name.rpartition(".tmp-")[2].removesuffix("-old")
-        if pid.isascii() and pid.isdigit() and (int(pid) == os.getpid() or not _alive(int(pid))):
-            shutil.rmtree(left)
+    """Remove what killed runs left behind."""
+    for left in _dead(out):
+        _remove(left)
 
 
 def _literal(name: str) -> str:

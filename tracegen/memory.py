@@ -6,9 +6,9 @@ activations yet.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracegen.spec.units import dtype_bytes
 
@@ -73,20 +73,51 @@ def states_of_stages(job: Job, parameters: Sequence[int]) -> tuple[States, ...]:
     return tuple(states(count, job.workload.precision, job.workload.zero, replicas) for count in parameters)
 
 
-def fits_line(job: Job, parameters: Sequence[int]) -> str:
-    """One line that says whether the states fit the device.
+@dataclass(frozen=True)
+class Fit:
+    """What the fullest rank must keep, against what its device has; bytes. ``line`` says it in words."""
+
+    needed: int
+    usable: int
+    line: str
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room."""
+        return self.needed <= self.usable
+
+
+def fits(job: Job, parameters: Sequence[int]) -> Fit:
+    """Whether the states of the fullest stage fit the device.
 
     Parameters
     ----------
     parameters : what one rank of each stage holds, embedding and head included.
     """
-    fullest = max(each.total for each in states_of_stages(job, parameters))
-    capacity = job.device.memory_bytes
-    verdict = "" if fullest <= capacity else ", which does not fit"
+    needed = max(each.total for each in states_of_stages(job, parameters))
+    return Fit(needed, job.device.memory_bytes, memory_line(needed, job.device.memory_bytes))
+
+
+def memory_line(needed: int, usable: int) -> str:
+    """One line that says whether the states fit, from the two figures that a manifest has too.
+
+    Parameters
+    ----------
+    needed : bytes of the states of a rank of the fullest stage. usable : bytes of the device.
+    """
+    verdict = "" if needed <= usable else ", which does not fit"
     return (
-        f"weights, gradients and optimizer states: {_gb(fullest)} of {_gb(capacity)} on the fullest stage{verdict}; "
+        f"weights, gradients and optimizer states: {_gb(needed)} of {_gb(usable)} on the fullest stage{verdict}; "
         "activations not counted yet"
     )
+
+
+def memory_warning(manifest: Mapping[str, Any]) -> str | None:
+    """The line, where a manifest says that the states do not fit; None where they do, or nobody said."""
+    needed, usable = manifest.get("state_bytes_per_gpu"), manifest.get("memory_bytes_per_gpu")
+    if not isinstance(needed, int) or not isinstance(usable, int) or needed <= usable:
+        return None
+    return f"{memory_line(needed, usable)}; split over more ranks, or set workload.zero to 1"
 
 
 def _gb(size: int) -> str:

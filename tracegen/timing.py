@@ -6,13 +6,15 @@ where a device's figures were measured (the catalogue does, see benchmarks/fit_e
 
 from __future__ import annotations
 
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from tracegen.spec.device import Device
 
 NS_PER_S = 10**9
+LONGEST_NS = 2**62
+"""The longest time that a trace may hold, of one operator or of all ranks together: half of what int64 holds."""
 
 
 def seconds(flops: int, mem_bytes: int, kind: Literal["matrix", "memory"], dtype: str, device: Device) -> float:
@@ -26,6 +28,10 @@ def seconds(flops: int, mem_bytes: int, kind: Literal["matrix", "memory"], dtype
     dtype : what the tensor cores multiply.
     device : peak FLOP/s by dtype, memory bandwidth in bytes/s, and the efficiency reached of each.
 
+    Returns
+    -------
+    The time; infinity where a float cannot hold it.
+
     Raises
     ------
     InputError
@@ -36,10 +42,18 @@ def seconds(flops: int, mem_bytes: int, kind: Literal["matrix", "memory"], dtype
     ``max(flops / (peak * compute efficiency), bytes / (bandwidth * memory efficiency))`` (Williams, Waterman and
     Patterson, "Roofline", CACM 2009, with each roof lowered to what real kernels reach).
     """
-    moving = mem_bytes / (device.memory_bandwidth * device.efficiency.memory)
+    moving = _over(mem_bytes, device.memory_bandwidth * device.efficiency.memory)
     if kind == "memory":
         return moving
-    return max(flops / (device.peak(dtype) * device.efficiency.compute), moving)
+    return max(_over(flops, device.peak(dtype) * device.efficiency.compute), moving)
+
+
+def _over(amount: int, rate: float) -> float:
+    """Amount / rate, where both a huge amount and a rate that is rounded to 0 give infinity."""
+    try:
+        return amount / rate
+    except (OverflowError, ZeroDivisionError):
+        return inf
 
 
 def nanoseconds(seconds: float) -> int:

@@ -64,8 +64,7 @@ def test_defaults_and_flags_of_astra() -> None:
         ({}, {"all-reduce-implementation": ["ring"] * 3}, "has 3 entries, the network 2 dimensions; give 2"),
         ({}, {"all-reduce-implementation": ["rings", "ring"]}, "'rings' is unknown; use one of ring, direct"),
         ({}, {"all-reduce-implementation": ["oneRing", "ring"]}, "runs over all ranks and stands alone; 2 are given"),
-        ({}, {"preferred-dataset-splits": 0}, "preferred-dataset-splits: 0 must be 1 or more"),
-        ({}, {"replay-only": 1}, "replay-only: 1 is not modelled; write 0"),
+        ({}, {"active-chunks-per-dimension": 0}, "active-chunks-per-dimension: 0 must be 1 or more"),
         ({}, {"collective-optimization": "best"}, "'best' is unknown; use baseline or localBWAware"),
     ],
 )

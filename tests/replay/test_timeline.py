@@ -195,3 +195,21 @@ def test_k34_a_chain_of_100000_nodes_of_1_us_takes_100_ms(execution):
     timeline = played(traces([[comp(i, 1000, [i - 1] if i else []) for i in range(100_000)]]), execution, facts=None)
     assert timeline.makespan_ns == 100_000_000
     assert timeline.parts.compute_ns.tolist() == [100_000_000]
+
+
+@pytest.mark.parametrize("execution", ["streams", "astra"])
+def test_bytes_above_64_bits_are_counted(execution):
+    """Eight messages of 2^61 B are 2^64 B, and six all-reduces of 2^61 B over four ranks put 9 times 2^63 B on the
+    switch: above what int64 holds. Powers of two, so that the sums are exact."""
+    nodes = (
+        [send(k, peer=1, size=2**61, tag=k) for k in range(8)],
+        [recv(k, peer=0, size=2**61, tag=k) for k in range(8)],
+    )
+    fast = switch(2, bandwidth=2.0**40)
+    (dimension,) = played(traces(list(nodes)), execution, facts=None, fabric=fast).dimensions
+    assert (dimension.bytes, dimension.busy_ns) == (2**64, 2**24)
+    joins = [coll(k, 0, size=2**61, deps=[k - 1] if k else []) for k in range(6)]
+    fabric = switch(4, bandwidth=2.0**40, splits=1)
+    (dimension,) = played(traces([joins] * 4), execution, facts=None, fabric=fabric).dimensions
+    assert dimension.bytes == 4 * 6 * 2 * 3 * 2**59
+    assert 0 < dimension.utilisation <= 1

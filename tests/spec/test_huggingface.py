@@ -89,6 +89,22 @@ def test_gpt2_is_gpt2(load: Load, write: Callable[[object], None]) -> None:
     assert (model.ffn, model.positions, model.tied_embeddings) == (3072, "learned", True)
 
 
+def test_absent_keys_of_gpt2_and_gpt_neox_are_those_of_transformers(
+    load: Load, write: Callable[[object], None]
+) -> None:
+    # transformers' GPT2Config() and GPTNeoXConfig(): the 124M and the 20B model
+    write({"model_type": "gpt2"})
+    gpt2 = load(text=BASE).model
+    assert (gpt2.hidden, gpt2.layers, gpt2.heads, gpt2.max_positions, gpt2.vocab) == (768, 12, 12, 1024, 50257)
+    assert (gpt2.ffn, gpt2.parameters()) == (3072, 124_439_808)
+    write({"model_type": "gpt_neox"})
+    own = {"name": True, "source": True, "max_positions": True}
+    known = Model.model_validate(catalog.load("models", "gpt-neox-20b").data, context=WRITTEN)
+    assert load(text=BASE).model.model_dump(exclude=own) == known.model_dump(exclude=own)
+    write({"model_type": "gpt_neox", "hidden_size": 4096, "num_attention_heads": 32})
+    assert (load(text=BASE).model.hidden, load(text=BASE).model.ffn) == (4096, 24576)
+
+
 def test_qwen3_has_heads_of_128_and_a_norm_on_each(load: Load, write: Callable[[object], None]) -> None:
     write(llama_like(36, 2560, 9728, 32, 8, 151936, model_type="qwen3", tie_word_embeddings=True))
     model = load(text=BASE).model
@@ -121,6 +137,8 @@ def test_errors_name_the_line_of_the_config(refused: Refused, write: Callable[[o
         ("", "config.json:1: is no JSON"),
         (CONFIGS[0][0] | {"attention_bias": True}, "attention_bias true cannot be described here"),
         (CONFIGS[4][0] | {"mlp_only_layers": [3]}, "mlp_only_layers [3] cannot be described here"),
+        (CONFIGS[0][0] | {"hidden_size": -5}, "model.hidden: -5 is too small; nearest legal value 1"),
+        ({"model_type": "gpt2", "n_embd": "many"}, 'model.hidden: must be a whole number, not "many"'),
         (CONFIGS[0][0] | {"vocab_size": "many"}, 'model.vocab: must be a whole number, not "many"'),
     ],
 )

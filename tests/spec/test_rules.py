@@ -45,8 +45,8 @@ def test_k02_layers_over_pp_and_vpp(load: Load, refused: Refused) -> None:
 
 
 def test_vpp_that_does_nothing_is_refused(refused: Refused) -> None:
-    assert "vpp 2 does nothing under schedule 1f1b" in refused("parallelism.vpp=2")
-    assert "needs vpp of 2 or more" in refused("workload.schedule=interleaved")
+    assert "vpp 2 does nothing under schedule 1f1b; nearest vpp 1" in refused("parallelism.vpp=2")
+    assert "needs vpp of 2 or more, vpp is 1; nearest schedule 1f1b" in refused("workload.schedule=interleaved")
 
 
 def test_interleaving_needs_microbatches_in_rounds_of_pp(refused: Refused) -> None:
@@ -380,20 +380,181 @@ def test_a_cluster_names_its_device_and_another_is_a_what_if(load: Load) -> None
     ("override", "said"),
     [
         ("network.collectives.all_reduce=[ring, ring]", "lists 2 algorithms for 1 dimensions"),
-        ("network.collectives.all_to_all=halving_doubling", "halving_doubling cannot do it; legal: ring, direct"),
+        ("network.collectives.all_to_all=halving_doubling", "has no all_to_all; legal: auto, ring, direct"),
+        ("network.collectives.all_gather=double_binary_tree", "all-reduces only; legal: auto, ring, direct, halving_d"),
+        ("network.collectives.reduce_scatter=double_binary_tree", "all-reduces only; legal: auto, ring, direct, ha"),
+        ("network.collectives.all_to_all=[double_binary_tree]", "all-reduces only; legal: auto, ring, direct"),
         ("network.collectives.endpoint_delay=0.5 ns", "0.5 ns is no whole number of ns; nearest 0 or 1 ns"),
         ("network.collectives.splits=0", "0 is too small"),
         ("network.dimensions.0.topology=torus", '"torus" is not one of ring, switch, fully_connected'),
         ("network.dimensions.0.bandwidth=400", "400 GB/s or 400 Gb/s"),
-        ("network.dimensions.0.bandwidth=0 GB/s", "must be above 0"),
+        ("network.dimensions.0.bandwidth=0 GB/s", "0 GB/s is too small; nearest legal value 1 kB/s"),
+        ("network.dimensions.0.bandwidth=0", "0 is too small; nearest legal value 1 kB/s"),
+        ("network.dimensions.0.bandwidth=-3", "-3 is too small; nearest legal value 1 kB/s"),
+        ("network.dimensions.0.bandwidth=1e-300 GB/s", "1e-300 GB/s is too small; nearest legal value 1 kB/s"),
+        ("network.dimensions.0.bandwidth=0.001 B/s", "0.001 B/s is too small; nearest legal value 1 kB/s"),
+        ("network.dimensions.0.bandwidth=2 PB/s", "2 PB/s is too large; nearest legal value 1 PB/s"),
+        ("network.dimensions.0.bandwidth=100 GBps", "case matters: 100 GB/s?"),
+        ("network.dimensions.0.name=a b", '"a b" must be letters, digits and . _ + -'),
         ("network.dimensions.0.latency=-1 us", "too small"),
-        ("network.dimensions.0.latency=2 s", "too large; nearest legal value 1"),
+        ("network.dimensions.0.latency=2 s", "2 s is too large; nearest legal value 1 s"),
+        ("network.collectives.endpoint_delay=-1 ns", "-1 ns is too small; nearest legal value 0 s"),
     ],
 )
 def test_networks_that_cannot_be(refused: Refused, override: str, said: str) -> None:
     line = refused(override)
     assert line.startswith(f"--set {override}: ")
     assert said in line
+    assert "names files" not in line
+
+
+@pytest.mark.parametrize(
+    ("override", "nearest"),
+    [
+        ("device.peak_flops.bf16=1 FLOP/s", "1 MFLOP/s"),
+        ("device.peak_flops.bf16=1e9 PFLOP/s", "100000 PFLOP/s"),
+        ("device.memory_bandwidth=1 kB/s", "1 MB/s"),
+        ("device.l2_bandwidth=1 B/s", "1 kB/s"),
+        ("device.memory=1 kB", "1 MB"),
+        ("device.memory=0", "1 MB"),
+        ("device.memory=2 PB", "1024 TiB"),
+        ("device.l2=0.0 B", "1 B"),
+        ("device.clock=1 Hz", "1 MHz"),
+        ("device.clock=1e6 GHz", "100 GHz"),
+        ("device.power=0 W", "1 W"),
+        ("device.power=2 MW", "1 MW"),
+        ("device.efficiency.compute=0", "0.001"),
+        ("device.efficiency.memory=1.5", "1"),
+        ("model.vocab_pad_to=0", "1"),
+        ("model.vocab_pad_to=9999999", "1048576"),
+        ("model.hidden=-5", "1"),
+        ("model.heads=0", "1"),
+    ],
+)
+def test_bounds_are_said_with_the_nearest_legal_value_which_is_legal(
+    load: Load, refused: Refused, override: str, nearest: str
+) -> None:
+    line = refused(override)
+    key = override.partition("=")[0]
+    written = override.partition("=")[2]
+    side = "small" if nearest in line and f"{written} is too small" in line else "large"
+    assert line == f"--set {override}: {written} is too {side}; nearest legal value {nearest}"
+    advised = f"{key}={nearest}"
+    again = ""
+    try:
+        load(advised, "parallelism.tp=1")
+    except InputError as why:
+        again = str(why)
+    assert "nearest legal value" not in again  # a rule that joins it with other keys may still refuse it, no bound
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("paralelism.tp=2", "paralelism: unknown key; nearest: parallelism"),
+        ("a.b.c.d=1", "a: unknown key; known: name, model"),
+        ("model.foo.bar=1", "model.foo: unknown key"),
+        ("workload.precision2.compute=bf16", "workload.precision2: unknown key; nearest: precision"),
+        ("faults={}", "faults come later: not built yet; leave it out"),
+        ("faults.0=x", "faults come later: not built yet; leave it out"),
+        ("network.faults=[]", "faults come later: not built yet; leave it out"),
+    ],
+)
+def test_a_key_made_by_set_is_placed_there(refused: Refused, override: str, said: str) -> None:
+    line = refused(override)
+    assert line.startswith(f"--set {override}")
+    assert said in line
+
+
+@pytest.mark.parametrize(
+    ("stages", "said"),
+    [
+        ("[32, 0]", "stage 1 (of 0 to 1) has 0 layers; at least 1"),
+        ("[33, -1]", "stage 1 (of 0 to 1) has -1 layers; at least 1"),
+        ("[x, 3]", 'stage 0 (of 0 to 1): layers must be a whole number, not "x"'),
+        ("[16, true]", "stage 1 (of 0 to 1): layers must be a whole number, not true"),
+        ("[16, 16.5]", "stage 1 (of 0 to 1): layers must be a whole number, not 16.5"),
+        ("odd", '"odd" is none of balanced, even, or a list'),
+        ("null", "null is none of balanced, even, or a list"),
+    ],
+)
+def test_a_stage_without_layers_is_named(refused: Refused, stages: str, said: str) -> None:
+    split = ("parallelism.tp=4", "parallelism.pp=2")
+    assert refused(*split, f"parallelism.stages={stages}") == f"--set parallelism.stages={stages}: {said}" + (
+        " of layers per stage like [20, 20, 20, 20]" if said.endswith("a list") else ""
+    )
+
+
+def test_whole_fractions_are_layers(load: Load) -> None:
+    split = ("parallelism.tp=4", "parallelism.pp=2", "parallelism.stages=[20.0, 12]")
+    assert load(*split).parallelism.stages == (20, 12)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("name=" + "x" * 300, "is 300 letters long; at most 100"),
+        ('name=""', "is empty; write at least one letter"),
+        ("model.name=" + "x" * 101, "is 101 letters long; at most 100"),
+        ('model.name="a\\nb"', '"a\\x0ab" must be one line of printable text'),
+        ('model.name="a\\u2028b"', "must be one line of printable text"),
+        ("model.name=a\nb", "text without quotes is one line; this has 2"),
+        ("model.name=3", "must be text, not 3"),
+        ("name=-a", "and begin with a letter or digit, since it names files"),
+        ('parallelism.tp="²"', 'must be a whole number, not "²"'),
+        ('parallelism.tp="٨"', 'must be a whole number, not "٨"'),
+    ],
+)
+def test_names_are_short_and_printable(refused: Refused, override: str, said: str) -> None:
+    assert refused(override).endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "first"),
+    [
+        (("parallelism.vpp=2",), "interleaving is not built yet; only vpp 1; besides: vpp 2 does nothing"),
+        (("workload.schedule=interleaved",), "schedule interleaved is not built yet; only gpipe and 1f1b; besides: in"),
+        (("model.attention=mla",), "latent attention (mla) is not built yet, only mha and gqa (and 4 more"),
+        (("model.experts=8",), "mixture of experts is not built yet, only dense models (and 2 more"),
+        (("parallelism.ep=2",), "expert parallelism is not built yet; only ep 1; besides: ep 2, but the model has no"),
+        (("gpus=32", "workload.sequence_length=1001", "parallelism.cp=4"), "context parallelism is not built yet"),
+    ],
+)
+def test_a_rule_of_a_feature_that_is_not_built_says_that_first(
+    refused: Refused, overrides: tuple[str, ...], first: str
+) -> None:
+    line = refused(*overrides)
+    asked = "workload.sequence_length=1001" if len(overrides) > 1 else overrides[0]
+    assert line.startswith(f"--set {asked}: {first}")
+
+
+def test_what_a_feature_s_rules_say_is_still_listed(load: Load) -> None:
+    with pytest.raises(InputError) as caught:
+        load("model.experts=8")
+    problems = caught.value.problems  # type: ignore[attr-defined]
+    assert any("model.top_k: 0 of experts 8; legal: 1 to 8" in problem for problem in problems)
+    assert any("model.expert_ffn: is missing: the width of one of the 8 experts" in problem for problem in problems)
+
+
+def test_a_number_format_that_the_device_lacks(load: Load, refused: Refused, spec_text: str) -> None:
+    line = refused("device=v100-sxm2-32gb")
+    assert "job.yaml:9 workload.precision.compute: device v100-sxm2-32gb has no bf16 peak; it has fp64, fp32, f" in line
+    line = refused("workload.precision.compute=int8")
+    assert line.startswith("--set workload.precision.compute=int8: device h100-sxm5-80gb has no int8 peak; it has fp64")
+    assert load("device=v100-sxm2-32gb", "workload.precision.compute=fp16").device.peak("fp16") == 125e12
+
+
+def test_fp64_may_use_the_tensor_cores(load: Load, refused: Refused) -> None:
+    # H100 SXM5 data sheet: 33.5 TFLOP/s vector, 66.9 on the tensor cores
+    job = load("workload.precision.compute=fp64_tensor")
+    assert job.device.peak(job.workload.precision.compute) == 66.9e12
+    assert load("workload.precision.compute=fp64").device.peak("fp64") < 34e12
+    assert "is not one of fp64, fp32" in refused("workload.precision.weights=fp64_tensor")  # a type in memory is fp64
+
+
+def test_one_microbatch_is_one(load: Load) -> None:
+    notes = load("parallelism.tp=2", "parallelism.pp=4", "workload.global_batch=1").notes
+    assert any(note.startswith("1 microbatch for 4 stages") for note in notes)
 
 
 def test_k61_halving_doubling_wants_a_power_of_two(load: Load, refused: Refused) -> None:
@@ -407,10 +568,9 @@ def test_k61_halving_doubling_wants_a_power_of_two(load: Load, refused: Refused)
     ("override", "said"),
     [
         ("model.positions=learned", "model.max_positions: is missing"),
-        ("model.ffn=0", "model.ffn=0: is missing: 32 of 32 layers have a dense MLP"),
+        ("model.ffn=0", "model.ffn=0: 0 is too small: 32 of 32 layers have a dense MLP; give its width"),
         ("model.top_k=2", "2 but experts is 0"),
         ("model.kv_heads=5", "heads 32 do not divide by kv_heads 5; nearest 4 or 8"),
-        ("model.attention=mla", "model.kv_lora_rank: is missing"),
         ("model.rotary_fraction=1.5", "1.5 is too large; nearest legal value 1"),
         ("model.vocab_pad_to=foo", "neither tp"),
     ],

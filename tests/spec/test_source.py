@@ -117,7 +117,7 @@ def test_a_binary_file_is_one_line(tmp_path: Path, content: bytes, said: str) ->
 
 
 def test_a_missing_file_and_a_folder_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"^x.yaml: no such file$"):
+    with pytest.raises(InputError, match=rf"^x.yaml: no such file \({tmp_path}/x.yaml\)$"):
         read_file(tmp_path / "x.yaml", "x.yaml")
     with pytest.raises(InputError, match=r"^here: is a folder"):
         read_file(tmp_path, "here")

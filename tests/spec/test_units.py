@@ -61,6 +61,22 @@ def test_k54_bits_and_bytes_are_eight_apart() -> None:
         ("", BANDWIDTH, "no bandwidth"),
         ("nan GB/s", BANDWIDTH, "no bandwidth"),
         ("1e999 GB/s", BANDWIDTH, "too large"),
+        ("100 GBps", BANDWIDTH, "bandwidth; case matters: 100 GB/s?"),
+        ("100 GB", BANDWIDTH, "bandwidth; 100 GB/s?"),
+        ("3 TB", BANDWIDTH, "bandwidth; 3 TB/s?"),
+        ("3 Tb", BANDWIDTH, "bandwidth; 3 Tb/s?"),
+        ("100 gbps", BANDWIDTH, "100 GB/s or 100 Gb/s?"),
+        ("100 KB/s", BANDWIDTH, "case matters: 100 kB/s?"),
+        ("100 gbit/s", BANDWIDTH, "case matters: 100 Gb/s?"),
+        ("100 Gbytes/s", BANDWIDTH, "bandwidth; 100 GB/s?"),
+        ("100 GB/sec", BANDWIDTH, "bandwidth; 100 GB/s?"),
+        ("2 usec", TIME, "time; 2 us?"),
+        ("2 seconds", TIME, "time; 2 s?"),
+        ("3 tflops", RATE, "3 TFLOP/s?"),
+        ("80 GB/s", SIZE, "size; 80 GB?"),
+        ("5 mW", POWER, "5 W or 5 kW?"),  # milli is not mega
+        ("1٠٠ GB/s", BANDWIDTH, "unknown unit"),
+        ("١٠٠ GB/s", BANDWIDTH, "no bandwidth"),
     ],
 )
 def test_k54_anything_else_is_refused_with_what_to_write(text: str, quantity: Quantity, said: str) -> None:

@@ -3,9 +3,12 @@
 import errno
 import json
 import os
+import re
 import signal
+import stat
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -165,13 +168,87 @@ def test_k23_a_path_that_makes_astra_sim_ignore_groups_is_remarked(tiny, tmp_pat
 
 def test_our_own_folder_is_replaced_whole(tiny, tmp_path):
     emit(tiny, tmp_path / "out")
-    (tmp_path / "out" / "tiny.99.et").write_bytes(b"left over")
-    emit(tiny, tmp_path / "out")
-    assert "tiny.99.et" not in contents(tmp_path / "out")
+    (tmp_path / "out").chmod(0o2750)
+    emit(tiny, tmp_path / "out", ranks=[3])
+    assert {name for name in contents(tmp_path / "out") if name.endswith(".et")} == traces_named(3)
+    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o2750
     assert [file.name for file in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("manifest", [None, "[]", "{}", "no JSON", '{"tracegen'])
+def test_an_empty_folder_is_filled(tiny, tmp_path):
+    """mkdir first is common."""
+    (tmp_path / "out").mkdir()
+    emit(tiny, tmp_path / "out")
+    assert traces_named(*range(8)) < set(contents(tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    "name", ["tiny.8.et", "tiny.03.et", "other.1.et", "nodes.csv", ".hidden", "tiny.0.et/mine", "sub/"]
+)
+def test_what_the_user_put_into_our_folder_is_kept(tiny, tmp_path, name):
+    """The first file that emit would not write for that manifest is named; nothing is removed."""
+    out = tmp_path / "out"
+    emit(tiny, out)
+    top, slash, _ = name.partition("/")
+    if slash:
+        (out / top).unlink(missing_ok=True)
+        (out / top).mkdir()
+    else:
+        (out / top).write_text("mine")
+    before = sorted(out.iterdir())
+    with pytest.raises(InputError, match=rf"{re.escape(str(out / top))} is not of the traces there"):
+        emit(tiny, out)
+    assert sorted(out.iterdir()) == before
+
+
+def test_a_link_among_our_files_is_not_ours(tiny, tmp_path):
+    emit(tiny, tmp_path / "out")
+    (tmp_path / "out" / "tiny.2.et").rename(tmp_path / "moved")
+    (tmp_path / "out" / "tiny.2.et").symlink_to(tmp_path / "moved")
+    with pytest.raises(InputError, match=r"tiny\.2\.et is not of the traces"):
+        emit(tiny, tmp_path / "out")
+
+
+def test_a_file_that_comes_while_emit_writes_is_kept(tiny, tmp_path):
+    emit(tiny, tmp_path / "out")
+    with pytest.raises(InputError, match=r"mine is not of the traces there"):
+        emit(tiny, tmp_path / "out", progress=lambda *_: (tmp_path / "out" / "mine").touch())
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]
+    assert (tmp_path / "out" / "mine").exists()
+
+
+@pytest.mark.parametrize("where", ["", ".", "../out", "link"])
+def test_where_the_user_stands_is_not_replaced(tiny, tmp_path, monkeypatch, where):
+    """An empty --out is Path(''), the current folder too; a shell in a folder that is replaced loses its files."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "link").symlink_to("out")
+    monkeypatch.chdir(tmp_path / "out")
+    with pytest.raises(InputError, match="where you are"):
+        emit(tiny, Path("../link") if where == "link" else Path(where))
+    assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize("there", ["traces", "an empty folder", "nothing"])
+def test_a_link_stays_and_what_it_names_is_replaced(tiny, tmp_path, there):
+    (tmp_path / "real").mkdir()
+    if there == "traces":
+        emit(tiny, tmp_path / "real" / "out", ranks=[1])
+    elif there == "an empty folder":
+        (tmp_path / "real" / "out").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "out")
+    emit(tiny, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert traces_named(*range(8)) < set(contents(tmp_path / "real" / "out"))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["link", "real"]
+    assert [file.name for file in (tmp_path / "real").iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [None, "[]", "{}", "no JSON", '{"tracegen', '{"tracegen": "0.1"}', "[" * 100_000,
+     '{"tracegen": "0.1", "name": "precious", "ranks": true, "groups": {}}'],
+    ids=["none", "list", "empty", "text", "cut", "key only", "deep", "half"],
+)  # fmt: skip
 def test_a_folder_that_is_not_ours_is_left_alone(tiny, tmp_path, manifest):
     out = tmp_path / "out"
     out.mkdir()
@@ -287,6 +364,45 @@ def test_a_killed_emit_leaves_no_folder_and_the_next_run_clears_up(tiny, tmp_pat
     assert sorted(file.name for file in tmp_path.iterdir()) == [left, "spec.yaml"]
     emit(tiny, tmp_path / "out")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["out", "spec.yaml"]
+
+
+def test_an_old_folder_that_a_killed_run_moved_aside_is_restored(tiny, tmp_path):
+    """Killed between the two renames, only ``.out.tmp-PID-old`` is left: it comes back, also where emit then fails."""
+    emit(tiny, tmp_path / "out", ranks=[1])
+    before = contents(tmp_path / "out")
+    (tmp_path / "out").rename(tmp_path / ".out.tmp-999999999-old")
+    (tmp_path / ".out.tmp-999999999").mkdir()
+
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        emit(tiny, tmp_path / "out", progress=interrupt)
+    assert contents(tmp_path / "out") == before
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]
+
+
+def test_links_and_files_called_like_dead_temporaries_go_and_what_they_name_stays(tiny, tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "mine").touch()
+    (tmp_path / ".out.tmp-999999999").symlink_to("precious")
+    (tmp_path / ".out.tmp-999999998-old").symlink_to("precious")
+    (tmp_path / ".out.tmp-999999997-old").symlink_to("nowhere")
+    (tmp_path / ".out.tmp-999999996").touch()
+    emit(tiny, tmp_path / "out")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["out", "precious"]
+    assert [file.name for file in (tmp_path / "precious").iterdir()] == ["mine"]
+
+
+def test_a_dead_temporary_that_cannot_be_removed_does_not_stop_emit(tiny, tmp_path, monkeypatch):
+    (tmp_path / ".out.tmp-999999999").touch()
+
+    def denied(*_, **__):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(module.Path, "unlink", denied)
+    emit(tiny, tmp_path / "out")
+    assert (tmp_path / "out" / "manifest.json").exists()
 
 
 def test_only_dead_temporaries_of_this_folder_are_cleared(tiny, tmp_path):

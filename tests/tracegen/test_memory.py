@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracegen.memory import fits_line, states, states_of_stages
+from tracegen.build import build
+from tracegen.memory import fits, memory_warning, states, states_of_stages
+from tracegen.spec import load_job
 
 
 def precision(weights="fp16", gradients="fp16", optimizer="fp32", master="fp32"):
@@ -50,15 +52,50 @@ def test_later_zero_stages_are_not_guessed():
 
 def test_the_fullest_stage_decides():
     """2 GB and 1 GB of parameters at 2 + 4 + 12 bytes: 36 GB is the fullest."""
-    line = fits_line(job(gradients="fp32"), [2 * 10**9, 10**9])
-    assert line == (
+    fit = fits(job(gradients="fp32"), [2 * 10**9, 10**9])
+    assert (fit.needed, fit.usable, fit.fits) == (36 * 10**9, 80 * 10**9, True)
+    assert fit.line == (
         "weights, gradients and optimizer states: 36 GB of 80 GB on the fullest stage; activations not counted yet"
     )
 
 
 def test_what_does_not_fit_says_so():
-    assert "126 GB of 80 GB on the fullest stage, which does not fit;" in fits_line(job(gradients="fp32"), [7 * 10**9])
-    assert "1,800 GB of 80 GB" in fits_line(job(gradients="fp32"), [100 * 10**9])
+    fit = fits(job(gradients="fp32"), [7 * 10**9])
+    assert not fit.fits
+    assert "126 GB of 80 GB on the fullest stage, which does not fit;" in fit.line
+    assert "1,800 GB of 80 GB" in fits(job(gradients="fp32"), [100 * 10**9]).line
+
+
+@pytest.mark.parametrize(("spec", "fit"), [("gpus: 1", False), ("gpus: 8", True)])
+def test_a_manifest_says_what_is_needed_and_there(tmp_path, spec, fit):
+    """Llama 3 8B with ZeRO 1 needs 145 GB on one GPU of 80 GB, and 60 GB on each of 8 replicas.
+
+    8.03e9 parameters of 2 + 4 + 12 B, or 2 + 4 + 12 / 8 B: a warning where they do not fit, a note where they do.
+    """
+    network = "network: dgx-h100\n" if fit else ""
+    (tmp_path / "s.yaml").write_text(
+        f"name: s\nmodel: llama3-8b\ndevice: h100-sxm5-80gb\n{network}{spec}\nparallelism: {{tp: 1}}\n"
+        "workload: {sequence_length: 128, global_batch: 8, zero: 1}\n"
+    )
+    built = build(load_job(str(tmp_path / "s.yaml")))
+    parameters = 8_030_261_248
+    needed = parameters * 6 + (-(-parameters // 8) if fit else parameters) * 12
+    assert built.manifest["state_bytes_per_gpu"] == needed
+    assert built.manifest["memory_bytes_per_gpu"] == 80 * 10**9
+    warning = memory_warning(built.manifest)
+    assert (warning is None) == fit
+    assert any("on the fullest stage" in note for note in built.notes) == fit
+    if warning is not None:
+        assert warning == (
+            "weights, gradients and optimizer states: 145 GB of 80 GB on the fullest stage, which does not fit; "
+            "activations not counted yet; split over more ranks, or set workload.zero to 1"
+        )
+
+
+@pytest.mark.parametrize("needed", [None, "2", 1, 0.5])
+def test_a_manifest_that_does_not_say_or_fits_warns_of_nothing(needed):
+    assert memory_warning({"memory_bytes_per_gpu": 1, "state_bytes_per_gpu": needed}) is None
+    assert memory_warning({"state_bytes_per_gpu": 2}) is None
 
 
 def test_context_ranks_hold_the_same_weights_and_share_the_shards():

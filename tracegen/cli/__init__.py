@@ -28,12 +28,18 @@ for command in (emit, replay, inspect, check, catalog):
 
 def main() -> None:
     """Run the command line: 0 done, 1 the run failed, 2 the input is refused; one line on stderr, no traceback."""
+    code = 0
     try:
-        code = cli.main(standalone_mode=False)
-    except click.exceptions.Abort:
+        # As click's own main, which would exit with 1 and no word where the reader of our output has gone.
+        with cli.make_context("tracegen", sys.argv[1:]) as context:
+            cli.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as done:
+        code = done.exit_code
+    except (click.exceptions.Abort, KeyboardInterrupt):
         code = 130
     except click.ClickException as refused:
-        refused.show()
+        click.echo(f"tracegen: {_usage(refused)}", err=True)
         code = refused.exit_code
     except InputError as refused:
         click.echo(f"tracegen: {refused}", err=True)
@@ -51,4 +57,11 @@ def main() -> None:
     except MemoryError:
         click.echo("tracegen: out of memory; fewer ranks (--ranks), or granularity: block, need less", err=True)
         code = 1
-    sys.exit(code if isinstance(code, int) else 0)
+    sys.exit(code)
+
+
+def _usage(refused: click.ClickException) -> str:
+    """A wrong call in one line, and where the right one is described."""
+    context = getattr(refused, "ctx", None)
+    where = f"; see `{context.command_path} --help`" if context is not None else ""
+    return " ".join(refused.format_message().split()).rstrip(".") + where

@@ -14,6 +14,7 @@ from tracegen.proto.errors import InputError
 @options.traces
 @options.astra_files
 @options.execution
+@options.astra_flags
 @options.as_json
 def check(
     spec: str | None,
@@ -24,31 +25,41 @@ def check(
     memory: str | None,
     comm_group: str | None,
     execution: str | None,
+    network_model: str | None,
+    queues: int | None,
+    rendezvous: bool | None,
+    injection_scale: float | None,
     as_json: bool,
 ) -> None:
     """Check a SPEC or traces on disk: every finding at once; exit 2 if one is an error."""
     from tracegen.cli import load, show
     from tracegen.replay import Finding
+    from tracegen.replay.astra_files import Flags
 
+    scale = 1.0 if injection_scale is None else injection_scale
+    flags = Flags(network_model == "congestion", queues or 1, bool(rendezvous), scale)
     files = load.AstraFiles(network, system, memory, comm_group)
     load.refuse_mixed(spec, traces, overrides, files)
     loaded = None
     if spec is not None:
         try:
-            loaded = load.from_spec(spec, overrides, execution)
+            loaded = load.from_spec(spec, overrides, execution, flags)
         except InputError as refused:
             found, ran = [Finding("error", "spec", spec, line) for line in lines(refused)], execution or "streams"
     else:
-        loaded = load.from_traces(str(traces), files, execution)
+        loaded = load.from_traces(str(traces), files, execution, flags)
     if loaded is not None:
-        found, ran = loaded.findings(), loaded.execution
+        job = [Finding("warning", "memory", "device", line) for line in loaded.warnings]
+        found, ran = [*loaded.findings(), *job], loaded.execution
     errors = sum(finding.severity == "error" for finding in found)
     if as_json:
-        show.document("check", {"execution": ran, "findings": [vars(finding) for finding in found]})
+        show.document("check", {"execution": ran, "findings": [finding.document() for finding in found]})
     else:
         for finding in found:
-            click.echo(f"{finding.severity}: {finding.rule}: {finding.where}: {finding.message}")
-        click.echo(f"{errors} errors, {len(found) - errors} warnings for execution {ran}")
+            # The line of a spec names its place itself.
+            where = "" if finding.rule == "spec" else f"{finding.where}: "
+            click.echo(f"{finding.severity}: {finding.rule}: {where}{finding.message}")
+        click.echo(f"{show.count(errors, 'error')}, {show.count(len(found) - errors, 'warning')} for execution {ran}")
     if errors:
         raise SystemExit(2)
 

@@ -37,59 +37,62 @@ def emit(
     from tracegen.build import build
     from tracegen.cli import load, show
     from tracegen.emit import emit as write
-    from tracegen.proto.errors import InputError
+    from tracegen.memory import memory_warning
     from tracegen.spec import load_job
 
     if spec is None:
         raise click.UsageError("give --spec: a file, or a name that `tracegen catalog specs` lists")
     job = load_job(spec, overrides)
-    chosen = rank_list(ranks, job.world) if ranks else None
+    chosen = None if ranks is None else rank_list(ranks, job.world)
     built = build(job)
     with show.progress("writing traces") as step:
         remarks = write(built, out, execution=execution, ranks=chosen, jobs=jobs, progress=step)
     files = sorted(out.glob("*.et"))
-    if not files:
-        raise InputError(f"{out}: no trace was written")
     size = sum(file.stat().st_size for file in files)
+    classes = built.traces.class_of if chosen is None else built.traces.class_of[chosen]
     summary: dict[str, Any] = {
         "out": str(out),
         "ranks": len(files),
-        "classes": len(built.traces.graphs),
+        "classes": len(set(classes.tolist())),
         "nodes": _nodes(built.traces, chosen),
         "bytes": size,
         "execution": execution,
         "notes": [*built.notes, *remarks],
+        "warnings": [warning] if (warning := memory_warning(built.manifest)) else [],
     }
     if as_json:
         show.document("emit", summary)
         return
     click.echo(load.title(built.manifest))
     click.echo(
-        f"{out}: {len(files)} ranks in {len(built.traces.graphs)} classes, {summary['nodes']:,} nodes, "
-        f"{show.quantity(size, 'B')}"
+        f"{out}: {show.count(len(files), 'rank')} in {show.count(summary['classes'], 'class')}, "
+        f"{show.count(summary['nodes'], 'node')}, {show.quantity(size, 'B')}"
     )
     for note in summary["notes"]:
         click.echo(f"note: {note}")
-    click.echo(f"next: tracegen replay --traces {out}")
+    for warning in summary["warnings"]:
+        click.echo(f"warning: {warning}")
+    whole = len(files) == built.traces.ranks
+    click.echo(f"next: tracegen {f'replay --traces {out}' if whole else f'inspect {files[0]}'}")
 
 
 def _nodes(traces: TraceSet, ranks: list[int] | None) -> int:
     return traces.nodes if ranks is None else sum(len(traces.graph(rank)) for rank in ranks)
 
 
-def rank_list(text: str, world: int) -> list[int]:
+def rank_list(text: str, world: int, flag: str = "--ranks") -> list[int]:
     """Ranks of text such as ``0-7,16``, ascending; refused with the first rank that does not exist."""
     from tracegen.proto.errors import InputError
 
     chosen: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise InputError(f"--ranks: {part!r} is neither a rank nor a range such as 0-7")
+        if not all(end.isascii() and end.isdecimal() for end in ((first, last) if dash else (first,))):
+            raise InputError(f"{flag}: {part!r} is neither a rank nor a range such as 0-7")
         low, high = int(first), int(last) if dash else int(first)
         if high < low:
-            raise InputError(f"--ranks: {part!r} runs backwards; write {high}-{low}")
+            raise InputError(f"{flag}: {part!r} runs backwards; write {high}-{low}")
         if high >= world:
-            raise InputError(f"--ranks: rank {high} does not exist; the last of {world} is {world - 1}")
+            raise InputError(f"{flag}: rank {high} does not exist; the last of {world} is {world - 1}")
         chosen.update(range(low, high + 1))
     return sorted(chosen)

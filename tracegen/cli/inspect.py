@@ -122,12 +122,19 @@ def _full(entry: dict[str, Any]) -> str:
     for key, value in entry.items():
         if key in ("parents", "children"):
             lines.append(f"{key}: {len(value)}")
-            lines += [f"  {row['id']} {show.plain(row['name'] or '(does not exist)')} ({row['edge']})" for row in value]
-        elif isinstance(value, list):
+            lines += [f"  {row['id']} {_name(row['name'])} ({row['edge']})" for row in value]
+        elif isinstance(value, list) and value:
             lines.append(f"{key}: {_few(value)}")
-        elif value is not None:
+        elif value not in (None, [], {}):
             lines.append(f"{key}: {show.plain(str(value))}")
     return "\n".join(lines)
+
+
+def _name(name: str | None) -> str:
+    """A node's name as it is shown; None where a parent does not exist."""
+    from tracegen.cli import show
+
+    return "(does not exist)" if name is None else show.plain(name)
 
 
 def _few(values: list[Any]) -> str:

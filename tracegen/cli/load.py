@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracegen.proto.errors import InputError
 
@@ -14,6 +13,8 @@ if TYPE_CHECKING:
     from tracegen.proto.graph import TraceSet
     from tracegen.proto.problems import Problem
     from tracegen.replay import Finding
+    from tracegen.replay.astra_files import AstraSystem, Flags
+    from tracegen.replay.astra_mode import Mode
     from tracegen.replay.fabric import Fabric
     from tracegen.replay.facts import Facts
 
@@ -23,7 +24,8 @@ class Loaded:
     """Everything a replay needs.
 
     ``title`` is the line of what runs, ``notes`` what to echo after it, ``problems`` what was found while reading;
-    ``traces`` is None where the files could not be read.
+    ``traces`` is None where the files could not be read. ``mode`` has ASTRA-sim's backend and flags, ``warnings`` what
+    is suspicious about the job itself.
     """
 
     traces: TraceSet | None
@@ -32,25 +34,31 @@ class Loaded:
     execution: str
     why: str
     title: str
+    mode: Mode
     notes: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
+    warnings: tuple[str, ...] = ()
 
-    def findings(self, *, ignore_missing_parents: bool = False) -> list[Finding]:
-        """Everything `check` has to say, errors first."""
+    def findings(self, *, ignore_missing_parents: bool = False, play: bool = True) -> list[Finding]:
+        """Everything `check` has to say, errors first; without ``play`` as far as it can be told without running."""
         from tracegen.replay import check
 
         return check(
             self.traces,
             self.fabric,
             self.execution,
+            mode=self.mode,
             problems=self.problems,
             ignore_missing_parents=ignore_missing_parents,
+            play=play,
         )
 
 
-def from_spec(spec: str, overrides: Sequence[str], execution: str | None) -> Loaded:
+def from_spec(spec: str, overrides: Sequence[str], execution: str | None, flags: Flags | None = None) -> Loaded:
     """Build the job that a spec describes; under `astra` the fabric is read from what `emit` would write."""
     from tracegen.build import build
+    from tracegen.replay.astra_files import astra_system
+    from tracegen.replay.astra_mode import Mode
     from tracegen.replay.fabric import Fabric
     from tracegen.replay.facts import Facts
     from tracegen.spec import load_job
@@ -61,11 +69,35 @@ def from_spec(spec: str, overrides: Sequence[str], execution: str | None) -> Loa
     chosen, why = (execution, "as asked") if execution else ("streams", "the default for a spec")
     if chosen == "astra" and job.world > 1:
         inputs = astra_inputs(job.network, job.device.memory_bandwidth)
-        fabric = Fabric.from_astra(inputs.network, inputs.system)
+        described = astra_system(inputs.network, inputs.system, inputs.memory, flags)
+        fabric, mode = described.fabric, described.mode
     else:
-        fabric = Fabric.from_network(job.network)
+        refuse_flags(flags, chosen)
+        fabric, mode = Fabric.from_network(job.network), Mode()
     facts = Facts.from_manifest(built.manifest)
-    return Loaded(built.traces, fabric, facts, chosen, why, title(built.manifest), built.notes)
+    heading, warnings = title(built.manifest), job_warnings(built.manifest)
+    return Loaded(built.traces, fabric, facts, chosen, why, heading, mode, built.notes, warnings=warnings)
+
+
+def job_warnings(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is suspicious about a job, from its manifest: states that do not fit the device."""
+    from tracegen.memory import memory_warning
+
+    warning = memory_warning(manifest)
+    return (warning,) if warning else ()
+
+
+def refuse_flags(flags: Flags | None, execution: str) -> None:
+    """Refuse ASTRA-sim's flags where none of its rules is run, instead of passing over them."""
+    from tracegen.replay.astra_files import Flags
+
+    if flags is None or flags == Flags():
+        return
+    reason = f"execution {execution} has none of them" if execution != "astra" else "one rank sends nothing"
+    raise InputError(
+        "--network-model congestion, --num-queues-per-dim, --rendezvous-protocol and --injection-scale are "
+        f"ASTRA-sim's: {reason}; use --execution astra"
+    )
 
 
 def title(manifest: Mapping[str, Any]) -> str:
@@ -88,16 +120,15 @@ class AstraFiles:
 
 def manifest_of(location: str) -> dict[str, Any] | None:
     """The manifest of a folder that `emit` wrote; None for anything else."""
-    path = Path(location) / "manifest.json"
+    from tracegen.emit import MANIFEST, read_manifest
+
+    path = Path(location) / MANIFEST
     if not path.is_file():
         return None
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError) as why:
-        raise InputError(f"{path}: not a manifest that emit wrote ({why})") from None
-    if not isinstance(content, dict) or "tracegen" not in content:
-        raise InputError(f"{path}: not a manifest that emit wrote (no key `tracegen`)")
-    if content.get("partial"):
+    content = read_manifest(path.parent)
+    if content is None:
+        raise InputError(f"{path}: not a manifest that emit wrote; emit again, or give the prefix of the traces")
+    if content["partial"]:
         raise InputError(f"{path}: emit --ranks wrote some ranks only, and a whole job is needed: emit without --ranks")
     return content
 
@@ -113,7 +144,9 @@ def choose_execution(asked: str | None, manifest: Mapping[str, Any] | None, syst
     return "streams", "the default"
 
 
-def fabric_of(location: str, manifest: Mapping[str, Any] | None, files: AstraFiles, execution: str) -> Fabric:
+def system_of(
+    location: str, manifest: Mapping[str, Any] | None, files: AstraFiles, execution: str, flags: Flags | None
+) -> AstraSystem:
     """The network of the traces: flags first, then what lies in the folder that `emit` wrote.
 
     Raises
@@ -121,42 +154,87 @@ def fabric_of(location: str, manifest: Mapping[str, Any] | None, files: AstraFil
     InputError
         If neither names a network.
     """
+    from tracegen.replay.astra_files import UNITS, AstraSystem, astra_system
+    from tracegen.replay.astra_mode import Mode
     from tracegen.replay.fabric import Fabric, read_network, read_system
 
     folder = Path(location)
     if manifest and not files.network and not files.system and (execution == "streams" or int(manifest["ranks"]) == 1):
         from tracegen.spec import load_job
 
-        return Fabric.from_network(load_job(str(folder / "job.yaml")).network)
+        refuse_flags(flags, execution)
+        return AstraSystem(Fabric.from_network(load_job(str(folder / "job.yaml")).network), Mode(), ())
     network = files.network or (str(folder / "network.yml") if manifest else None)
     system = files.system or (str(folder / "system.json") if manifest else None)
+    memory = files.memory or beside(folder, manifest, "memory.json")
+    if manifest is None:
+        refuse_no_traces(location)
     if network is None or system is None:
         missing = " and ".join(flag for flag, path in (("--network", network), ("--system", system)) if path is None)
         raise InputError(f"{location}: no manifest.json says which network these traces run on: give {missing}")
-    return Fabric.from_astra(read_network(network), read_system(system))
+    described = astra_system(read_network(network), read_system(system), read_system(memory) if memory else None, flags)
+    if execution == "streams":
+        refuse_flags(flags, execution)
+    foreign = manifest is None or any(vars(files).values())
+    return replace(described, notes=(UNITS, *described.notes) if foreign else ())
 
 
-def from_traces(location: str, files: AstraFiles, asked: str | None) -> Loaded:
+def refuse_no_traces(location: str) -> None:
+    """Say so where there are no traces at all, before a network for them is asked for."""
+    from tracegen.proto.files import find_ranks
+
+    find_ranks(location)
+
+
+def beside(folder: Path, manifest: Mapping[str, Any] | None, name: str) -> str | None:
+    """A file that `emit` wrote beside the traces, where it did."""
+    return str(folder / name) if manifest and (folder / name).is_file() else None
+
+
+def from_traces(location: str, files: AstraFiles, asked: str | None, flags: Flags | None = None) -> Loaded:
     """Read a job's traces and what lies beside them; what is wrong with the files is in ``problems``."""
     from tracegen.proto.files import load_traces, read_groups
+    from tracegen.replay.astra_files import groups_path
     from tracegen.replay.facts import Facts
 
     manifest = manifest_of(location)
     execution, why = choose_execution(asked, manifest, files.system)
-    fabric = fabric_of(location, manifest, files, execution)
-    group_file = files.comm_group
-    if group_file is None and manifest and (Path(location) / "comm_group.json").is_file():
-        group_file = str(Path(location) / "comm_group.json")
+    described = system_of(location, manifest, files, execution, flags)
+    group_file, told = groups_path(files.comm_group, execution)
+    if files.comm_group is None:
+        group_file = beside(Path(location), manifest, "comm_group.json")
+    ranks = described.fabric.ranks
     read = load_traces(
         location,
         groups=read_groups(group_file) if group_file else None,
-        ranks=fabric.ranks,
+        ranks=ranks,
         labels={int(number): label for number, label in manifest["groups"].items()} if manifest else None,
         message_label=str(manifest["message_label"]) if manifest else "p2p",
     )
-    heading = title(manifest) if manifest else f"{location}: {fabric.ranks} ranks"
+    heading = title(manifest) if manifest else f"{location}: {ranks} ranks"
     facts = Facts.from_manifest(manifest) if manifest else None
-    return Loaded(read.traces, fabric, facts, execution, why, heading, problems=read.problems)
+    notes = (*described.notes, *told, *read.notes)
+    return Loaded(
+        read.traces,
+        described.fabric,
+        facts,
+        execution,
+        why,
+        heading,
+        described.mode,
+        notes,
+        problems=read.problems,
+        warnings=job_warnings(manifest) if manifest else (),
+    )
+
+
+def refuse_idle(spec: str | None, *, unchecked: bool, ignore_missing_parents: bool) -> None:
+    """Refuse flags that do nothing with a spec, whose traces are never refused and miss no parent."""
+    import click
+
+    for flag, given in (("--unchecked", unchecked), ("--ignore-missing-parents", ignore_missing_parents)):
+        if spec is not None and given:
+            raise click.UsageError(f"{flag} goes with --traces: what a spec describes is whole")
 
 
 def refuse_mixed(
@@ -182,22 +260,41 @@ def refuse_mixed(
         raise click.UsageError("--timeline-ranks goes with --timeline")
 
 
-def runnable(loaded: Loaded, *, ignore_missing_parents: bool, unchecked: bool) -> TraceSet:
-    """The traces, unless `check` finds an error; then the first one is raised, and how many more there are.
+class Checked(NamedTuple):
+    """Traces that may be run.
+
+    ``suspicion`` says why the run may not finish, where only the run itself can tell; "" where nothing says so.
+    ``warnings``: one line a rule.
+    """
+
+    traces: TraceSet
+    suspicion: str
+    warnings: tuple[str, ...]
+
+
+def runnable(loaded: Loaded, *, ignore_missing_parents: bool, unchecked: bool) -> Checked:
+    """The traces, unless `check` finds an error without running them; then the first is raised, and how many there are.
 
     Raises
     ------
     InputError
         The first error; with ``unchecked`` only where there is nothing to run.
     """
-    errors = [
-        finding
-        for finding in loaded.findings(ignore_missing_parents=ignore_missing_parents)
-        if finding.severity == "error"
-    ]
-    if errors and (loaded.traces is None or not unchecked):
-        first = errors[0]
-        more = f" (and {len(errors) - 1} more: `tracegen check` lists them)" if len(errors) > 1 else ""
-        raise InputError(f"{first.rule}: {first.where}: {first.message}{more}")
+    found = loaded.findings(ignore_missing_parents=ignore_missing_parents, play=False)
+    errors = [finding for finding in found if finding.severity == "error"]
+    certain = [finding for finding in errors if finding.certain]
+    more = f" (and {len(errors) - 1} more: `tracegen check` lists them)" if len(errors) > 1 else ""
+    if certain and (loaded.traces is None or not unchecked):
+        raise InputError(f"{certain[0]}{more}")
     assert loaded.traces is not None
-    return loaded.traces
+    first: dict[str, Finding] = {}
+    for finding in found:
+        # What nodes without a duration mean for the result, the timeline says itself.
+        if finding.severity == "warning" and finding.rule != "zero-duration":
+            first.setdefault(finding.rule, finding)
+    several = {rule for rule in first if sum(finding.rule == rule for finding in found) > 1}
+    warnings = [
+        f"{finding}{' (and more: `tracegen check`)' if rule in several else ''}" for rule, finding in first.items()
+    ]
+    suspicion = f"{errors[0]}{more}" if errors else ""
+    return Checked(loaded.traces, suspicion, (*loaded.warnings, *warnings))

@@ -35,3 +35,21 @@ def astra_files(function: Any) -> Any:
     ):
         function = click.option(flag, type=click.Path(), metavar="FILE", help=f"{what}.")(function)
     return function
+
+
+def astra_flags(function: Any) -> Any:
+    """--network-model and ASTRA-sim's own flags, spelled as there."""
+    for option in reversed((
+        click.option(
+            "--network-model", type=click.Choice(["analytical", "congestion"]),
+            help="Under astra: ASTRA-sim's congestion-unaware (analytical) or congestion-aware backend.",
+        ),
+        click.option("--num-queues-per-dim", "queues", type=click.IntRange(min=1), metavar="N",
+                     help="ASTRA-sim's logical queues per dimension (1)."),
+        click.option("--rendezvous-protocol", "rendezvous", is_flag=False, flag_value="true", type=bool,
+                     metavar="[BOOL]", help="ASTRA-sim's: a receiver asks before a sender sends."),
+        click.option("--injection-scale", type=click.FloatRange(min=0), metavar="X",
+                     help="ASTRA-sim's factor on endpoint-delay (1)."),
+    )):  # fmt: skip
+        function = option(function)
+    return function

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracegen.cli import options
+from tracegen.cli import bridge, options
 
 if TYPE_CHECKING:
-    from tracegen.cli.load import Loaded
     from tracegen.replay import Timeline
 
 
@@ -20,7 +19,10 @@ if TYPE_CHECKING:
 @options.traces
 @options.astra_files
 @options.execution
+@options.astra_flags
+@bridge.options
 @click.option("--nodes", type=click.Path(path_type=Path), metavar="CSV", help="Write start and end of every node.")
+@click.option("--links", type=click.Path(path_type=Path), metavar="CSV", help="Write bytes and times of every link.")
 @click.option("--timeline", type=click.Path(path_type=Path), metavar="JSON", help="Write a timeline for Perfetto.")
 @click.option("--timeline-ranks", metavar="RANKS", help="Ranks in the timeline: 0-7,16 (default: one of each kind).")
 @click.option("--no-fold", is_flag=True, help="Simulate every rank, also those that must behave alike.")
@@ -36,7 +38,15 @@ def replay(
     memory: str | None,
     comm_group: str | None,
     execution: str | None,
+    network_model: str | None,
+    queues: int | None,
+    rendezvous: bool | None,
+    injection_scale: float | None,
+    backend: str,
+    astra_sim: str | None,
+    time_limit: float | None,
     nodes: Path | None,
+    links: Path | None,
     timeline: Path | None,
     timeline_ranks: str | None,
     no_fold: bool,
@@ -46,95 +56,101 @@ def replay(
 ) -> None:
     """Replay a job: from a SPEC, or from traces on disk."""
     from tracegen.cli import load, show
+    from tracegen.cli.answer import print_answer
     from tracegen.cli.emit import rank_list
-    from tracegen.proto.errors import RunError
+    from tracegen.proto.errors import InputError, RunError
     from tracegen.replay import replay as run
+    from tracegen.replay.astra_files import Flags
     from tracegen.replay.engine import explain
+    from tracegen.replay.output import refuse_same, refuse_unwritable
+    from tracegen.replay.paths import MESSAGES
 
     files = load.AstraFiles(network, system, memory, comm_group)
     load.refuse_mixed(spec, traces, overrides, files, timeline=timeline is not None, ranks=timeline_ranks is not None)
+    written = {"--nodes": nodes, "--links": links, "--timeline": timeline}
+    given = (traces, spec if spec and Path(spec).exists() else None, *vars(files).values())
+    refuse_same(written, [Path(path) for path in given if path])
+    refuse_unwritable(written)
+    load.refuse_idle(spec, unchecked=unchecked, ignore_missing_parents=ignore_missing_parents)
+    wanted = bridge.request(backend, astra_sim, time_limit, execution, network_model)
+    if wanted is not None:
+        execution, network_model = "astra", wanted.network_model
+    scale = 1.0 if injection_scale is None else injection_scale
+    flags = Flags(network_model == "congestion", queues or 1, bool(rendezvous), scale)
     if spec is not None:
-        loaded = load.from_spec(spec, overrides, execution)
-        job = loaded.traces
+        loaded = load.from_spec(spec, overrides, execution, flags)
+        assert loaded.traces is not None
+        job, suspicion, warnings = loaded.traces, "", loaded.warnings
     else:
-        loaded = load.from_traces(str(traces), files, execution)
-        job = load.runnable(loaded, ignore_missing_parents=ignore_missing_parents, unchecked=unchecked)
-    assert job is not None
-    chosen = rank_list(timeline_ranks, job.ranks) if timeline_ranks else None
-    answer = run(job, loaded.fabric, execution=loaded.execution, facts=loaded.facts, fold=not no_fold)
+        loaded = load.from_traces(str(traces), files, execution, flags)
+        job, suspicion, warnings = load.runnable(
+            loaded, ignore_missing_parents=ignore_missing_parents, unchecked=unchecked
+        )
+    chosen = None if timeline_ranks is None else rank_list(timeline_ranks, job.ranks, "--timeline-ranks")
+    # Links are known where messages are simulated; the analytical network has none but its dimensions.
+    path = MESSAGES if links is not None and loaded.mode.congestion else None
+
+    def ours() -> Timeline:
+        with show.counter("messages") as progress:
+            return run(
+                job,
+                loaded.fabric,
+                execution=loaded.execution,
+                facts=loaded.facts,
+                fold=not no_fold,
+                mode=loaded.mode,
+                path=path,
+                progress=progress,
+            )
+
+    if wanted is not None:
+        found, failure = bridge.answer(
+            wanted,
+            loaded,
+            job,
+            ours=ours,
+            spec=spec,
+            overrides=overrides,
+            traces=traces,
+            files=files,
+            flags=flags,
+            unchecked=unchecked,
+            as_json=as_json,
+        )
+        if found is not None:
+            _write(found, nodes, links, timeline, chosen)
+        elif nodes or links or timeline:
+            raise RunError("ASTRA-sim logged no nodes, so --nodes, --links and --timeline were not written")
+        if failure:
+            raise RunError(failure)
+        return
+    answer = ours()
     if not answer.finished and not unchecked:
+        if suspicion:
+            raise InputError(suspicion)
         raise RunError(explain(answer.run))
+    _write(answer, nodes, links, timeline, chosen)  # first: whoever reads what we print may leave
     if as_json:
-        click.echo(show.json_text(answer.document("replay")))
+        document = answer.document("replay")
+        told = {"notes": list(loaded.notes)} if traces is not None and loaded.notes else {}
+        click.echo(show.json_text({**document, "warnings": [*document["warnings"], *warnings], **told}))
     else:
-        print_answer(loaded, answer)
-    _write(answer, nodes, timeline, chosen)
+        print_answer(loaded, answer, warnings)
     if not answer.finished:
         raise RunError(explain(answer.run))
 
 
-def _write(answer: Timeline, nodes: Path | None, timeline: Path | None, ranks: list[int] | None) -> None:
-    if nodes is not None:
-        from tracegen.replay.tables import write_nodes
+def _write(
+    answer: Timeline, nodes: Path | None, links: Path | None, timeline: Path | None, ranks: list[int] | None
+) -> None:
+    if nodes is not None or links is not None:
+        from tracegen.replay.tables import write_links, write_nodes
 
-        write_nodes(answer, nodes)
+        if nodes is not None:
+            write_nodes(answer, nodes)
+        if links is not None:
+            write_links(answer, links)
     if timeline is not None:
         from tracegen.replay.perfetto import write_perfetto
 
         write_perfetto(answer, timeline, ranks)
-
-
-def print_answer(loaded: Loaded, answer: Timeline) -> None:
-    """One line of what ran, one of results, where the time went by stage, the network, warnings."""
-    from tracegen.cli import show
-
-    click.echo(f"{loaded.title}; execution {loaded.execution} ({loaded.why})")
-    click.echo(_results(answer))
-    click.echo()
-    labels = list(answer.parts.labels)
-    makespan = answer.makespan_ns
-
-    def cell(ns: float) -> str:
-        return f"{show.figure(ns / 1e6)} ({show.share(ns, makespan)})" if ns else "-"
-
-    shown = [label for label in labels if any(row.exposed_ns[label] for row in answer.stages)]
-    show.table(
-        ("stage", "ranks", "compute ms", *(f"exposed {label}" for label in shown), "bubble", "idle"),
-        [
-            (
-                "all" if row.stage is None else str(row.stage), str(row.ranks), cell(row.compute_ns),
-                *(cell(row.exposed_ns[label]) for label in shown), cell(row.bubble_ns), cell(row.idle_ns),
-            )
-            for row in answer.stages
-        ],
-    )  # fmt: skip
-    click.echo()
-    show.table(
-        ("network", "bytes", "busiest rank ms", "utilisation"),
-        [
-            (part.name, show.quantity(part.bytes, "B"), cell(part.busy_ns), f"{100 * part.utilisation:.1f} %")
-            for part in answer.dimensions
-        ],
-    )
-    notes = [f"note: {note}" for note in loaded.notes]
-    warnings = [f"warning: {line}" for line in answer.warnings]
-    if notes or warnings:
-        click.echo()
-    for line in (*notes, *warnings):
-        click.echo(line)
-
-
-def _results(answer: Timeline) -> str:
-    from tracegen.cli import show
-
-    rates = answer.throughput
-    parts = [f"step {show.duration(answer.step_time_s)}"]
-    if rates.tokens_per_s is not None and rates.tokens_per_s_per_gpu is not None:
-        parts.append(f"{show.figure(rates.tokens_per_s)} tokens/s")
-        parts.append(f"{show.figure(rates.tokens_per_s_per_gpu)} tokens/s/GPU")
-    if rates.mfu is not None and rates.hfu is not None:
-        parts.append(f"MFU {100 * rates.mfu:.1f} %")
-        parts.append(f"HFU {100 * rates.hfu:.1f} %")
-    if rates.tflops_per_gpu is not None:
-        parts.append(f"{show.figure(rates.tflops_per_gpu)} TFLOP/s/GPU")
-    return ", ".join(parts)

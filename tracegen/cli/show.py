@@ -34,6 +34,12 @@ def quantity(value: float, unit: str) -> str:
     return f"{figure(value)} {unit}"
 
 
+def count(number: int, thing: str) -> str:
+    """A number of things, with an s unless there is one: "1 rank", "1,024 ranks"; "classes" of "class"."""
+    ending = "" if number == 1 else "es" if thing.endswith("s") else "s"
+    return f"{number:,} {thing}{ending}"
+
+
 def duration(seconds: float) -> str:
     """A time with the unit that suits it."""
     for scale, unit in _TIME:
@@ -110,3 +116,30 @@ def progress(title: str) -> Iterator[Any]:
     finally:
         if bar is not None:
             bar.stop()
+
+
+@contextmanager
+def counter(title: str) -> Iterator[Any]:
+    """A function (count, ns) that shows how far a run is on stderr after two seconds, if stderr is a terminal."""
+    import time
+
+    began = time.monotonic()
+    status: Any = None
+
+    def step(count: int, ns: int) -> None:
+        nonlocal status
+        if not sys.stderr.isatty() or (status is None and time.monotonic() - began < 2):
+            return
+        told = f"{quantity(count, title)}, {duration(ns / 1e9)} reached"
+        if status is None:
+            from rich.console import Console
+
+            status = Console(stderr=True).status(told)
+            status.start()
+        status.update(told)
+
+    try:
+        yield step
+    finally:
+        if status is not None:
+            status.stop()
