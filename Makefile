@@ -34,7 +34,7 @@ verify: $(DEV)  ## the slower checks: every example spec, many seeds, 1,024 rank
 lint: $(DEV)  ## ruff, mypy --strict, import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	@rm -rf build/lint && mkdir -p build/lint
+	@rm -rf build && mkdir -p build/lint
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/lint/installed .
 	cd build/lint && MYPYPATH=installed ../../$(BIN)/mypy --config-file ../../pyproject.toml -p tracegen
 	cd build/lint && PYTHONPATH=installed ../../$(BIN)/lint-imports ../../pyproject.toml --no-cache

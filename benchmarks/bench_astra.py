@@ -32,7 +32,7 @@ from tracegen.proto.files import read_traces
 from tracegen.proto.graph import Groups, RankGraph, TraceSet
 from tracegen.replay import Fabric, Mode
 from tracegen.replay.engine import run
-from tracegen.replay.message_engine import simulate
+from tracegen.replay.message.engine import simulate
 
 Row = tuple[str, float, str, float, str]  # name, figure, unit, ratio, what the ratio is to
 

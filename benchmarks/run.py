@@ -7,6 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import bench_astra
 import bench_commands
 import bench_engine
 import bench_proto
@@ -16,7 +17,7 @@ def main() -> None:
     """Run every benchmark and print one table."""
     from tracegen.cli import show
 
-    found = [row for module in (bench_proto, bench_engine, bench_commands) for row in module.rows()]
+    found = [row for module in (bench_proto, bench_engine, bench_astra, bench_commands) for row in module.rows()]
     show.table(
         ("what", "figure", "ratio", "to"),
         [

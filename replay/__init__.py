@@ -11,7 +11,7 @@ from tracegen.replay.check import Finding, check
 from tracegen.replay.engine import Jitter, run
 from tracegen.replay.fabric import Fabric
 from tracegen.replay.facts import Facts
-from tracegen.replay.message_run import Progress
+from tracegen.replay.message.run import Progress
 from tracegen.replay.timeline import Timeline
 
 __all__ = ["Fabric", "Facts", "Finding", "Jitter", "Mode", "Timeline", "check", "replay"]

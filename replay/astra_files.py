@@ -13,8 +13,8 @@ from typing import Any
 
 from tracegen.proto.errors import InputError
 from tracegen.replay.astra_mode import Mode, RemoteMemory
+from tracegen.replay.cells.plan import ASTRA
 from tracegen.replay.fabric import Fabric
-from tracegen.replay.plan import ASTRA
 
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 _NETWORK_KEYS = frozenset({"topology", "npus_count", "bandwidth", "latency"})

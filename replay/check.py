@@ -11,13 +11,13 @@ from dataclasses import replace
 from tracegen.proto.graph import TraceSet
 from tracegen.proto.problems import Problem
 from tracegen.replay.astra_mode import Mode
+from tracegen.replay.cells.plan import ASTRA
 from tracegen.replay.fabric import Fabric
-from tracegen.replay.plan import ASTRA
-from tracegen.replay.rules import DECIDED_BY_RUNNING, ERROR, Finding, Report, Scope
-from tracegen.replay.rules_groups import check_groups
-from tracegen.replay.rules_messages import check_messages
-from tracegen.replay.rules_nodes import check_nodes
-from tracegen.replay.rules_order import check_cycles, check_deadlock
+from tracegen.replay.rules.groups import check_groups
+from tracegen.replay.rules.messages import check_messages
+from tracegen.replay.rules.nodes import check_nodes
+from tracegen.replay.rules.order import check_cycles, check_deadlock
+from tracegen.replay.rules.table import DECIDED_BY_RUNNING, ERROR, Finding, Report, Scope
 
 __all__ = ["Finding", "check"]
 

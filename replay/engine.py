@@ -14,21 +14,21 @@ from numpy.typing import NDArray
 
 from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Kind, TraceSet
-from tracegen.replay.assembly import Assembly, assemble
-from tracegen.replay.astra import RuleBook, fabric_tables, in_rank_order, lane_starts, position_ranks
-from tracegen.replay.astra_collectives import Unsettled
-from tracegen.replay.astra_kernels import play
 from tracegen.replay.astra_mode import Mode
+from tracegen.replay.cells.assembly import Assembly, assemble
+from tracegen.replay.cells.astra import RuleBook, fabric_tables, in_rank_order, lane_starts, position_ranks
+from tracegen.replay.cells.astra_kernels import play
+from tracegen.replay.cells.fold import fold_ranks
+from tracegen.replay.cells.late import late_ranks
+from tracegen.replay.cells.plan import ASTRA, EXECUTIONS, STREAMS, plan_class
+from tracegen.replay.cells.slots import Slots, name_slots, ring_edges, split_by_dimensions
+from tracegen.replay.cells.spans import Jitter, StreamCosts, fill_spans, per_join
+from tracegen.replay.cells.streams_kernels import sweep
 from tracegen.replay.fabric import Fabric, refuse_other_size
-from tracegen.replay.fold import fold_ranks
-from tracegen.replay.late import late_ranks
-from tracegen.replay.message_run import Progress, run_messages
+from tracegen.replay.message.run import Progress, run_messages
 from tracegen.replay.paths import FOLDED, choose, holds, instant_messages, refuse_mode, short_lists
-from tracegen.replay.plan import ASTRA, EXECUTIONS, STREAMS, plan_class
+from tracegen.replay.prices.astra_collectives import Unsettled
 from tracegen.replay.run import Run
-from tracegen.replay.slots import Slots, name_slots, ring_edges, split_by_dimensions
-from tracegen.replay.spans import Jitter, StreamCosts, fill_spans, per_join
-from tracegen.replay.streams_kernels import sweep
 from tracegen.replay.waits import describe_waits
 
 Array = NDArray[Any]

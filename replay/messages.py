@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracegen.proto.graph import Kind, TraceSet
-from tracegen.replay.plan import TAG_SPACE
+from tracegen.replay.cells.plan import TAG_SPACE
 
 
 class Pairs(NamedTuple):

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracegen.proto.graph import RankGraph
+from tracegen.replay.cells.plan_kernels import reverse
 from tracegen.replay.order_kernels import use_up
-from tracegen.replay.plan_kernels import reverse
 
 _LONGEST_CHAIN = 64
 

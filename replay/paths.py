@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Collective, Kind, TraceSet
-from tracegen.replay.astra_collectives import chunking
 from tracegen.replay.astra_mode import Mode
+from tracegen.replay.cells.plan import ASTRA, JOIN, STREAMS
 from tracegen.replay.fabric import RING, Fabric
-from tracegen.replay.plan import ASTRA, JOIN, STREAMS
+from tracegen.replay.prices.astra_collectives import chunking
 from tracegen.replay.run import Run
 
 FOLDED, MESSAGES = "folded", "messages"

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracegen.proto.graph import TraceSet
-from tracegen.replay.assembly import Assembly
 from tracegen.replay.astra_mode import Mode
+from tracegen.replay.cells.assembly import Assembly
+from tracegen.replay.cells.slots import Slots
 from tracegen.replay.fabric import Fabric
-from tracegen.replay.slots import Slots
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracegen.proto.graph import Kind
+from tracegen.replay.cells.plan import STREAMS
 from tracegen.replay.facts import Facts
 from tracegen.replay.parts import Parts, parts
-from tracegen.replay.plan import STREAMS
 from tracegen.replay.run import Run
 from tracegen.replay.traffic import shared_time_ns, traffic
 

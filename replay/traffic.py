@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tracegen.replay.astra_collectives import astra_cost
-from tracegen.replay.collectives import Cost
+from tracegen.replay.cells.plan import ASTRA, SEND, ClassPlan, kinds_of_joins
+from tracegen.replay.cells.spans import StreamCosts
 from tracegen.replay.fabric import SWITCH
-from tracegen.replay.plan import ASTRA, SEND, ClassPlan, kinds_of_joins
-from tracegen.replay.routes import routes
+from tracegen.replay.prices.astra_collectives import astra_cost
+from tracegen.replay.prices.collectives import Cost
+from tracegen.replay.prices.routes import routes
 from tracegen.replay.run import Run
-from tracegen.replay.spans import StreamCosts
 
 
 @dataclass(frozen=True, eq=False)

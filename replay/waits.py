@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracegen.proto.graph import Collective
-from tracegen.replay.plan import ASTRA, JOIN, RECV, SEND, ClassPlan
+from tracegen.replay.cells.plan import ASTRA, JOIN, RECV, SEND, ClassPlan
 from tracegen.replay.run import Run
 
 _MOST_LINES = 8

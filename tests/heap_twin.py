@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from tracegen.proto.graph import Collective, Kind, TraceSet
-from tracegen.replay.astra_collectives import LAST_ENTRY, collective_rule
-from tracegen.replay.collectives import Shape, duration
 from tracegen.replay.fabric import Fabric
-from tracegen.replay.routes import message_ns, routes
+from tracegen.replay.prices.astra_collectives import LAST_ENTRY, collective_rule
+from tracegen.replay.prices.collectives import Shape, duration
+from tracegen.replay.prices.routes import message_ns, routes
 
 
 @dataclass

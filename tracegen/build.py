@@ -233,7 +233,7 @@ def _manifest(job: Job, traces: TraceSet, fit: Fit) -> dict[str, Any]:
         "device": job.device.name,
         "model": job.model.name,
         "parallelism": _summary(job),
-        "schedule": f"{job.workload.schedule} with {job.microbatches} microbatches",
+        "schedule": f"{job.workload.schedule} with {job.microbatches} microbatch{'es' if job.microbatches > 1 else ''}",
     }
 
 

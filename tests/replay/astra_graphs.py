@@ -16,9 +16,9 @@ from astra_twin import Result, simulate
 
 from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Collective, TraceSet
-from tracegen.replay import message_engine
 from tracegen.replay.astra_mode import Mode, RemoteMemory
 from tracegen.replay.fabric import Fabric
+from tracegen.replay.message import engine as message_engine
 
 KINDS = ("ALL_REDUCE", "ALL_GATHER", "REDUCE_SCATTER", "ALL_TO_ALL")
 NODE_KINDS = {"COMP": 4, "INVALID": 0, "MEM_LOAD": 2}

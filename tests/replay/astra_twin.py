@@ -1,4 +1,4 @@
-"""ASTRA-sim's analytical backends as an obvious event simulator: the twin of ``replay/message_kernels.py``.
+"""ASTRA-sim's analytical backends as an obvious event simulator: the twin of ``replay/message/workload_kernels.py``.
 
 Owns the reading of `astra_sim_semantics.md` (sections in brackets) in plain Python: one heap of events, closures, no
 arrays, no hurry. Reading inputs: `astra_inputs`; phases of collectives: `astra_algorithms`; messages: `astra_network`.

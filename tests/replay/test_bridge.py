@@ -30,9 +30,9 @@ from tracegen.proto.errors import InputError, RunError
 from tracegen.proto.graph import TraceSet
 from tracegen.proto.schema import GlobalMetadata, Node
 from tracegen.replay import Fabric, Mode, Timeline, replay
-from tracegen.replay.bridge import BridgeResult, network_model_of, run_astra_sim
-from tracegen.replay.bridge_compare import compare
-from tracegen.replay.bridge_timeline import BridgeTimeline, FinishTimes, bridge_timeline
+from tracegen.replay.bridge.compare import compare
+from tracegen.replay.bridge.simulator import BridgeResult, network_model_of, run_astra_sim
+from tracegen.replay.bridge.timeline import BridgeTimeline, FinishTimes, bridge_timeline
 from tracegen.replay.fabric import read_network, read_system
 
 STAND_IN = Path(__file__).with_name("astra_stand_in.py")
@@ -236,7 +236,7 @@ def test_a_hang_ends_at_the_time_limit_and_leaves_no_process(play: Play, tmp_pat
 def test_the_simulator_dies_with_us(binary: Path, files: Path, tmp_path: Path, number: signal.Signals) -> None:
     seen = tmp_path / "seen.json"
     code = (
-        "from tracegen.replay.bridge import run_astra_sim\n"
+        "from tracegen.replay.bridge.simulator import run_astra_sim\n"
         f"run_astra_sim({str(binary)!r}, {str(files / 'job')!r}, {str(files / 'network.yml')!r}, "
         f"{str(files / 'system.json')!r}, None, None, ranks=4)"
     )

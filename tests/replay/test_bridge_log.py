@@ -15,9 +15,9 @@ from shared import SHARED, needs_shared
 
 from tracegen.proto.files import read_groups, read_traces
 from tracegen.replay import Fabric, replay
-from tracegen.replay.bridge import BridgeResult
-from tracegen.replay.bridge_log import Follower, NodeLog, Output
-from tracegen.replay.bridge_timeline import BridgeTimeline, bridge_timeline
+from tracegen.replay.bridge.log import Follower, NodeLog, Output
+from tracegen.replay.bridge.simulator import BridgeResult
+from tracegen.replay.bridge.timeline import BridgeTimeline, bridge_timeline
 from tracegen.replay.fabric import read_network, read_system
 
 SAID = (

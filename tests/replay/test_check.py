@@ -16,7 +16,7 @@ from tracegen.replay.check import check
 from tracegen.replay.engine import run
 from tracegen.replay.fabric import Algorithm, Fabric
 from tracegen.replay.messages import messages, pair
-from tracegen.replay.rules import CAP, RULES
+from tracegen.replay.rules.table import CAP, RULES
 
 BOTH = ("streams", "astra")
 
@@ -351,7 +351,7 @@ def test_k27_all_ranks_after_unequal_numbers_of_group_chunks():
 
 def test_a_collective_is_cut_into_chunks_of_one_size():
     # astra_sim_semantics 5: 1,234,567 B in 4 splits are 5 chunks of 308,641 B; 0 B move splits x ranks bytes.
-    from tracegen.replay.rules_groups import chunks_of
+    from tracegen.replay.rules.groups import chunks_of
 
     sizes, no_gathers = np.array([1_234_567, 0, 4 << 20]), np.zeros(3, bool)
     assert chunks_of(sizes, no_gathers, 4, 8).tolist() == [5, 4, 4]

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Collective
-from tracegen.replay.collectives import Shape, duration
 from tracegen.replay.engine import run
 from tracegen.replay.fabric import Algorithm, Fabric
-from tracegen.replay.flow_shop import Visit, flow_shop
+from tracegen.replay.prices.collectives import Shape, duration
+from tracegen.replay.prices.flow_shop import Visit, flow_shop
 from tracegen.replay.traffic import shared_time_ns, traffic
 
 FOUR = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)

@@ -16,9 +16,9 @@ from heap_twin import merged, rings
 
 from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Collective
-from tracegen.replay.collectives import Shape, duration
 from tracegen.replay.engine import run
 from tracegen.replay.fabric import Algorithm, Fabric
+from tracegen.replay.prices.collectives import Shape, duration
 from tracegen.replay.traffic import traffic
 from tracegen.spec import load_job
 from tracegen.spec.network import astra_inputs

@@ -14,7 +14,7 @@ from heap_twin import rings
 from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Collective
 from tracegen.replay.fabric import Algorithm, Fabric, coordinates, read_network, read_system
-from tracegen.replay.routes import message_ns, routes
+from tracegen.replay.prices.routes import message_ns, routes
 from tracegen.spec.network import Collectives, Dimension, Network, astra_inputs
 
 NETWORK = {"topology": ["Ring", "Switch"], "npus_count": [4, 2], "bandwidth": [100.0, 50.0], "latency": [500, 0.7]}

@@ -10,8 +10,8 @@ from handmade import coll, comp, recv, send, traces
 from heap_twin import merged, rings
 
 from tracegen.proto.graph import Groups, TraceSet
+from tracegen.replay.cells.hashing import mix, rotations, sequences
 from tracegen.replay.engine import run
-from tracegen.replay.hashing import mix, rotations, sequences
 
 COLUMNS = ("ready_ns", "issue_ns", "transfer_ns", "end_ns", "ahead", "duration_ns")
 

@@ -22,7 +22,7 @@ from tracegen.proto.errors import InputError
 from tracegen.proto.files import read_groups, read_traces
 from tracegen.replay.astra_mode import Mode, RemoteMemory
 from tracegen.replay.fabric import Fabric, read_network, read_system
-from tracegen.replay.message_engine import simulate
+from tracegen.replay.message.engine import simulate
 
 pytestmark = needs_shared
 GOLDEN = SHARED / "golden"

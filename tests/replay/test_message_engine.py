@@ -17,10 +17,10 @@ from handmade import coll, comp, recv, send, traces
 from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Kind
 from tracegen.replay.astra_mode import Mode, RemoteMemory
+from tracegen.replay.cells.plan import ASTRA, plan_class
 from tracegen.replay.fabric import Fabric
-from tracegen.replay.message_engine import MessageRun, one_for_all, simulate
-from tracegen.replay.message_layout import lay_out, node_starts
-from tracegen.replay.plan import ASTRA, plan_class
+from tracegen.replay.message.engine import MessageRun, one_for_all, simulate
+from tracegen.replay.message.layout import lay_out, node_starts
 
 ONE_BYTE_A_NS = 1e9 / 2**30
 AWARE = Mode(congestion=True)

@@ -24,9 +24,9 @@ from shared import SHARED, needs_shared
 
 from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Collective, Groups, TraceSet
-from tracegen.replay.algorithms import double_tree
 from tracegen.replay.engine import run
 from tracegen.replay.fabric import Algorithm, Fabric, coordinates
+from tracegen.replay.prices.algorithms import double_tree
 from tracegen.replay.traffic import traffic
 
 C = Collective

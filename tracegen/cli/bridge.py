@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from tracegen.proto.graph import TraceSet
     from tracegen.replay import Timeline
     from tracegen.replay.astra_files import Flags
-    from tracegen.replay.bridge_compare import Comparison
-    from tracegen.replay.bridge_timeline import BridgeTimeline, FinishTimes
+    from tracegen.replay.bridge.compare import Comparison
+    from tracegen.replay.bridge.timeline import BridgeTimeline, FinishTimes
 
 BUILTIN, ASTRA_SIM, BOTH = "builtin", "astra-sim", "both"
 _MOST_ROWS = 16  # ranks shown beside each other
@@ -72,7 +72,7 @@ def request(
     click.UsageError
         Options that would be ignored, or that contradict the backend.
     """
-    from tracegen.replay.bridge import ANALYTICAL, network_model_of
+    from tracegen.replay.bridge.simulator import ANALYTICAL, network_model_of
 
     if backend == BUILTIN:
         for flag, value in (("--astra-sim", binary), ("--time-limit", time_limit_s)):
@@ -123,7 +123,7 @@ def answer(
     """
     from tracegen.cli import show
     from tracegen.proto.errors import RunError
-    from tracegen.replay.bridge_timeline import FinishTimes
+    from tracegen.replay.bridge.timeline import FinishTimes
     from tracegen.replay.engine import explain
 
     theirs = play(
@@ -211,8 +211,8 @@ def _run(
 
     from tracegen.cli import show
     from tracegen.proto.errors import InputError
-    from tracegen.replay.bridge import run_astra_sim
-    from tracegen.replay.bridge_timeline import bridge_timeline
+    from tracegen.replay.bridge.simulator import run_astra_sim
+    from tracegen.replay.bridge.timeline import bridge_timeline
 
     if job.ranks > 1 and not (files.network and files.system):
         raise InputError(f"{location}: --backend {wanted.backend} needs --network and --system, ASTRA-sim's own files")
@@ -257,7 +257,7 @@ def document(wanted: Request, theirs: BridgeTimeline | FinishTimes, builtin: Tim
     """The JSON document: the simulator's alone, or ours with the simulator's and the comparison beside it."""
     if wanted.backend == ASTRA_SIM or builtin is None:
         return theirs.document("replay")
-    from tracegen.replay.bridge_compare import compare
+    from tracegen.replay.bridge.compare import compare
 
     return {
         **builtin.document("replay"),
@@ -272,8 +272,8 @@ def print_answer(
 ) -> None:
     """The simulator's answer as ours is printed; for `both` ours, then the two side by side."""
     from tracegen.cli.answer import print_answer as print_timeline
-    from tracegen.replay.bridge_compare import compare
-    from tracegen.replay.bridge_timeline import BridgeTimeline
+    from tracegen.replay.bridge.compare import compare
+    from tracegen.replay.bridge.timeline import BridgeTimeline
 
     if wanted.backend == BOTH and builtin is not None:
         print_timeline(loaded, builtin)
@@ -346,7 +346,7 @@ def _print_ends(loaded: Loaded, theirs: FinishTimes) -> None:
 def _print_exposed(theirs: BridgeTimeline | FinishTimes) -> None:
     """ASTRA-sim's own figure, which is another than ours (DEFINITIONS 10)."""
     from tracegen.cli import show
-    from tracegen.replay.bridge import UNTOLD
+    from tracegen.replay.bridge.simulator import UNTOLD
 
     told = theirs.result.astra_exposed_ns[theirs.result.astra_exposed_ns != UNTOLD]
     if len(told):

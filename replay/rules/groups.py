@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracegen.proto.graph import Collective, Groups, Kind
+from tracegen.replay.cells.plan import STREAMS
 from tracegen.replay.order import call_order, id_order
-from tracegen.replay.plan import STREAMS
-from tracegen.replay.rules import CAP, Report, Scope, collective_text, node_text, ranks_text
+from tracegen.replay.rules.table import CAP, Report, Scope, collective_text, node_text, ranks_text
 
 LARGEST_NUMBER = 2147  # group number x 1,000,000 must fit in 31 bits
 TAG_GROUPS = 500  # a chunk's tag is group number x 1,000,000 + count, modulo 500,000,000

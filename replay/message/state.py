@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tracegen.replay import message_pool_kernels as p
+from tracegen.replay.message import pool_kernels as p
 
 Ints = NDArray[np.int64]
 Shorts = NDArray[np.int32]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tracegen.proto.compiled import bare, bare_inlined
-from tracegen.replay.message_pool_kernels import (
+from tracegen.replay.message.pool_kernels import (
     DIMS,
     GROUPS_AT,
     NONE,

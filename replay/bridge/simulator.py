@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from tracegen.proto.errors import InputError, RunError
 from tracegen.proto.files import find_ranks
-from tracegen.replay.bridge_inputs import LOGS, Inputs, prepare
-from tracegen.replay.bridge_log import Follower, NodeLog, Output
-from tracegen.replay.bridge_process import run_bounded
+from tracegen.replay.bridge.inputs import LOGS, Inputs, prepare
+from tracegen.replay.bridge.log import Follower, NodeLog, Output
+from tracegen.replay.bridge.process import run_bounded
 
 CONGESTION, ANALYTICAL = "congestion", "analytical"
 UNTOLD = np.iinfo(np.int64).min  # an exposed time that nobody told

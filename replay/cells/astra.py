@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracegen.proto.graph import TraceSet
-from tracegen.replay.assembly import Assembly
-from tracegen.replay.astra_collectives import Rule, collective_rule
-from tracegen.replay.aware import aware_rule
+from tracegen.replay.cells.assembly import Assembly
+from tracegen.replay.cells.slots import Slots
 from tracegen.replay.fabric import RING, SWITCH, Fabric
-from tracegen.replay.slots import Slots
+from tracegen.replay.prices.astra_collectives import Rule, collective_rule
+from tracegen.replay.prices.aware import aware_rule
 
 _LANES = 4
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Groups, Kind, RankGraph, TraceSet
+from tracegen.replay.cells.hashing import Hashes, combine, sequences, within
+from tracegen.replay.cells.plan import ClassPlan
 from tracegen.replay.fabric import RING, Fabric
-from tracegen.replay.hashing import Hashes, combine, sequences, within
-from tracegen.replay.plan import ClassPlan
-from tracegen.replay.routes import Routes, routes
+from tracegen.replay.prices.routes import Routes, routes
 
 UNUSED, PEER, GROUP = 0, 1, 2
 

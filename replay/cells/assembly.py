@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tracegen.replay.plan import JOIN, RECV, SEND, ClassPlan, match
-from tracegen.replay.slots import GROUP, Slots
+from tracegen.replay.cells.plan import JOIN, RECV, SEND, ClassPlan, match
+from tracegen.replay.cells.slots import GROUP, Slots
 
 
 @dataclass(frozen=True, eq=False)

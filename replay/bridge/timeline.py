@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 
 from tracegen.proto.errors import InputError
 from tracegen.proto.graph import RankGraph, TraceSet
-from tracegen.replay.assembly import assemble
-from tracegen.replay.astra import in_rank_order
-from tracegen.replay.astra_collectives import Unsettled
 from tracegen.replay.astra_mode import Mode
-from tracegen.replay.bridge import UNTOLD, BridgeResult
-from tracegen.replay.bridge_log import NodeLog
+from tracegen.replay.bridge.log import NodeLog
+from tracegen.replay.bridge.simulator import UNTOLD, BridgeResult
+from tracegen.replay.cells.assembly import assemble
+from tracegen.replay.cells.astra import in_rank_order
+from tracegen.replay.cells.plan import ASTRA, INSTANT, JOIN, NO_LANE, RECV, SEND, TAG_SPACE, plan_class
+from tracegen.replay.cells.slots import name_slots, split_by_dimensions
 from tracegen.replay.fabric import Fabric, refuse_other_size
 from tracegen.replay.facts import Facts
-from tracegen.replay.plan import ASTRA, INSTANT, JOIN, NO_LANE, RECV, SEND, TAG_SPACE, plan_class
+from tracegen.replay.prices.astra_collectives import Unsettled
 from tracegen.replay.run import Run
-from tracegen.replay.slots import name_slots, split_by_dimensions
 from tracegen.replay.timeline import NS_PER_S, Dimension, Throughput, Timeline
 
 BACKEND = "astra-sim"

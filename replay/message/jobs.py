@@ -11,9 +11,9 @@ from math import prod
 
 from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Collective
-from tracegen.replay import message_chunk_kernels as c
-from tracegen.replay.astra_collectives import GROUP_ENDPOINT_DELAY_NS, chunking
 from tracegen.replay.fabric import Algorithm, Fabric
+from tracegen.replay.message import chunk_kernels as c
+from tracegen.replay.prices.astra_collectives import GROUP_ENDPOINT_DELAY_NS, chunking
 
 _KINDS = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)
 _NUMBER = {"ring": c.RING, "direct": c.DIRECT, "halving_doubling": c.HALVING, "double_binary_tree": c.TREE}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegen.replay.bridge_timeline import BridgeTimeline, FinishTimes
+from tracegen.replay.bridge.timeline import BridgeTimeline, FinishTimes
 from tracegen.replay.timeline import Timeline
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Collective, Kind, RankGraph
-from tracegen.replay.plan_kernels import chain, reverse
+from tracegen.replay.cells.plan_kernels import chain, reverse
 
 STREAMS, ASTRA = "streams", "astra"
 EXECUTIONS = (STREAMS, ASTRA)

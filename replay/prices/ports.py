@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracegen.replay.fabric import FULLY_CONNECTED, RING, Fabric
-from tracegen.replay.routes import hops
+from tracegen.replay.prices.routes import hops
 
 Ranks = NDArray[np.int64]
 Floats = NDArray[np.float64]

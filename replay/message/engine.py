@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from tracegen.proto.errors import InputError
 from tracegen.proto.graph import TraceSet
-from tracegen.replay import message_chunk_kernels as c
-from tracegen.replay import message_kernels as k
-from tracegen.replay import message_pool_kernels as p
 from tracegen.replay.astra_mode import Mode
+from tracegen.replay.cells.plan import ASTRA, ClassPlan, plan_class
 from tracegen.replay.fabric import FULLY_CONNECTED, RING, Fabric, refuse_other_size
-from tracegen.replay.message_layout import NEVER, lay_out, node_starts
-from tracegen.replay.message_state import State, more_cells, more_events
-from tracegen.replay.plan import ASTRA, ClassPlan, plan_class
+from tracegen.replay.message import chunk_kernels as c
+from tracegen.replay.message import pool_kernels as p
+from tracegen.replay.message import workload_kernels as k
+from tracegen.replay.message.layout import NEVER, lay_out, node_starts
+from tracegen.replay.message.state import State, more_cells, more_events
 
 _MESSAGES_A_CALL = 2_000_000
 

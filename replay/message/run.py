@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracegen.proto.graph import TraceSet
-from tracegen.replay.assembly import Assembly, assemble
 from tracegen.replay.astra_mode import Mode
+from tracegen.replay.cells.assembly import Assembly, assemble
+from tracegen.replay.cells.late import late_ranks
+from tracegen.replay.cells.plan import ASTRA, JOIN, RECV, SEND, TAG_SPACE, ClassPlan, plan_class
+from tracegen.replay.cells.slots import Slots, name_slots
+from tracegen.replay.cells.spans import Jitter
 from tracegen.replay.fabric import Fabric
-from tracegen.replay.late import late_ranks
-from tracegen.replay.message_engine import MessageRun, simulate
-from tracegen.replay.plan import ASTRA, JOIN, RECV, SEND, TAG_SPACE, ClassPlan, plan_class
+from tracegen.replay.message.engine import MessageRun, simulate
 from tracegen.replay.run import Run
-from tracegen.replay.slots import Slots, name_slots
-from tracegen.replay.spans import Jitter
 
 Progress = Callable[[int, int], None]
 _LATER = np.iinfo(np.int64).max  # sorts what was never issued behind what was

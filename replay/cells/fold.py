@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracegen.proto.graph import TraceSet
-from tracegen.replay.hashing import Hashes, columns, combine, mix, rotations, sums
-from tracegen.replay.slots import GROUP, PEER, Slots
+from tracegen.replay.cells.hashing import Hashes, columns, combine, mix, rotations, sums
+from tracegen.replay.cells.slots import GROUP, PEER, Slots
 
 
 def fold_ranks(

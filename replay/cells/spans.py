@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Collective, Kind, TraceSet
-from tracegen.replay.assembly import Assembly
-from tracegen.replay.collectives import Cost, Shape, duration
+from tracegen.replay.cells.assembly import Assembly
+from tracegen.replay.cells.hashing import mix
+from tracegen.replay.cells.plan import ASTRA, SEND, TIMED, ClassPlan, kinds_of_joins
+from tracegen.replay.cells.slots import Slots
 from tracegen.replay.fabric import Fabric
-from tracegen.replay.hashing import mix
-from tracegen.replay.plan import ASTRA, SEND, TIMED, ClassPlan, kinds_of_joins
-from tracegen.replay.routes import message_ns
-from tracegen.replay.slots import Slots
+from tracegen.replay.prices.collectives import Cost, Shape, duration
+from tracegen.replay.prices.routes import message_ns
 
 NEVER = -1
 

@@ -16,11 +16,11 @@ import numpy as np
 
 from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Collective
-from tracegen.replay.algorithms import Stay, stay, steps
 from tracegen.replay.fabric import Algorithm, Fabric, coordinates
-from tracegen.replay.flow_shop import Visit, flow_shop
-from tracegen.replay.ports import Use, Uses, across, on_dimension
-from tracegen.replay.routes import routes
+from tracegen.replay.prices.algorithms import Stay, stay, steps
+from tracegen.replay.prices.flow_shop import Visit, flow_shop
+from tracegen.replay.prices.ports import Use, Uses, across, on_dimension
+from tracegen.replay.prices.routes import routes
 
 _SCATTERING = (Collective.REDUCE_SCATTER, Collective.REDUCE_SCATTER_BLOCK)
 

@@ -11,7 +11,8 @@ from math import floor
 
 from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Collective
-from tracegen.replay.astra_collectives import (
+from tracegen.replay.fabric import RING, SWITCH, Algorithm, Fabric
+from tracegen.replay.prices.astra_collectives import (
     GROUP_ENDPOINT_DELAY_NS,
     NEVER,
     Rule,
@@ -20,7 +21,6 @@ from tracegen.replay.astra_collectives import (
     reduction_ns,
     stepwise_steps,
 )
-from tracegen.replay.fabric import RING, SWITCH, Algorithm, Fabric
 
 _KINDS = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)
 

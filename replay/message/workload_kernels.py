@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from tracegen.proto.compiled import bare, bare_entry, bare_inlined
-from tracegen.replay import message_chunk_kernels as c
-from tracegen.replay import message_pool_kernels as p
-from tracegen.replay.message_chunk_kernels import enqueue, processed, received, serve
-from tracegen.replay.message_pool_kernels import (
+from tracegen.replay.message import chunk_kernels as c
+from tracegen.replay.message import pool_kernels as p
+from tracegen.replay.message.chunk_kernels import enqueue, processed, received, serve
+from tracegen.replay.message.pool_kernels import (
     NONE,
     ONE,
     ZERO,

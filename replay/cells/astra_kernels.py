@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracegen.proto.compiled import kernel
-from tracegen.replay.heap_kernels import drop_first, push, ready_pop, ready_push
+from tracegen.replay.cells.heap_kernels import drop_first, push, ready_pop, ready_push
 
 _INSTANT, _TIMED, _SEND, _RECV, _JOIN = 0, 1, 2, 3, 4
 _LANES = 4

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from tracegen.replay.cells.plan import TAG_SPACE
 from tracegen.replay.fabric import SWITCH
 from tracegen.replay.messages import Messages, Pairs, key_of, messages, pair
-from tracegen.replay.plan import TAG_SPACE
-from tracegen.replay.rules import CAP, Report, Scope, node_text
+from tracegen.replay.rules.table import CAP, Report, Scope, node_text
 
 
 def check_messages(scope: Scope, report: Report) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Collective
 from tracegen.replay.fabric import Algorithm
-from tracegen.replay.ports import Crossing, Ranks, Use, Uses
+from tracegen.replay.prices.ports import Crossing, Ranks, Use, Uses
 
 
 class Crossings(Protocol):

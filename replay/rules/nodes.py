@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracegen.proto.graph import Collective, Kind, NameTable
+from tracegen.replay.cells.plan import STREAMS
 from tracegen.replay.order import after_any
-from tracegen.replay.plan import STREAMS
-from tracegen.replay.rules import CAP, Report, Scope, kind_text, node_text
+from tracegen.replay.rules.table import CAP, Report, Scope, kind_text, node_text
 
 TAG_LIMIT = 1 << 31
 _COMMUNICATION = (b"nccl", b"rccl", b"c10d::", b"gloo:")  # in names of communication that PyTorch's traces hold

@@ -7,7 +7,7 @@ from tracegen.proto.graph import Collective
 from tracegen.replay.engine import STREAMS, explain, run
 from tracegen.replay.fabric import SWITCH, Algorithm, Fabric
 from tracegen.replay.order import find_cycle, stuck_nodes
-from tracegen.replay.rules import Report, Scope, node_text
+from tracegen.replay.rules.table import Report, Scope, node_text
 
 _LONGEST = 12  # nodes of a cycle that are printed
 

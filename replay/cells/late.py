@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tracegen.replay.assembly import Assembly
-from tracegen.replay.late_kernels import last_members
-from tracegen.replay.plan import RECV
-from tracegen.replay.slots import Slots
+from tracegen.replay.cells.assembly import Assembly
+from tracegen.replay.cells.late_kernels import last_members
+from tracegen.replay.cells.plan import RECV
+from tracegen.replay.cells.slots import Slots
 
 
 def late_ranks(

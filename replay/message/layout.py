@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from tracegen.proto.errors import InputError
 from tracegen.proto.graph import Collective, Kind, TraceSet
-from tracegen.replay import message_chunk_kernels as c
-from tracegen.replay import message_kernels as k
-from tracegen.replay import message_pool_kernels as p
 from tracegen.replay.astra_mode import Mode
+from tracegen.replay.cells.plan import TAG_SPACE, ClassPlan
 from tracegen.replay.fabric import FULLY_CONNECTED, RING, SWITCH, Fabric
-from tracegen.replay.message_jobs import Job, make_job
-from tracegen.replay.message_state import State, empty_pools
-from tracegen.replay.plan import TAG_SPACE, ClassPlan
+from tracegen.replay.message import chunk_kernels as c
+from tracegen.replay.message import pool_kernels as p
+from tracegen.replay.message import workload_kernels as k
+from tracegen.replay.message.jobs import Job, make_job
+from tracegen.replay.message.state import State, empty_pools
 
 NEVER = -1
 _LINKS = {RING: 0, FULLY_CONNECTED: 1, SWITCH: 2}

@@ -1,0 +1,1 @@
+"""What one message or collective costs on a network, by closed forms and flow shops. Knows no run."""
