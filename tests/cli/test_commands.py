@@ -83,6 +83,16 @@ def test_the_first_line_says_which_execution_and_why(tracegen: Command, job: Pat
     assert "execution astra (--system is ASTRA-sim's)" in prefix.out.splitlines()[0]
 
 
+def test_the_emitted_astra_files_named_by_flags_give_the_specs_answer(tracegen: Command, tmp_path: Path) -> None:
+    out = tmp_path / "job"
+    assert tracegen("emit", *TWO_STAGES, "--out", out, "--execution", "astra").code == 0
+    named = ("--network", out / "network.yml", "--system", out / "system.json", "--comm-group", out / "comm_group.json")
+    files = tracegen("replay", "--traces", out, *named, "--memory", out / "memory.json", "--json")
+    spec = tracegen("replay", *TWO_STAGES, "--execution", "astra", "--json")
+    assert files.code == spec.code == 0
+    assert files.out == spec.out
+
+
 def test_every_line_of_the_answer_fits(tracegen: Command, job: Path) -> None:
     answer = tracegen("replay", "--traces", job).out.splitlines()
     tables = [line for line in answer if not line.startswith(("note:", "warning:"))][1:]

@@ -175,7 +175,8 @@ def system_of(
     described = astra_system(read_network(network), read_system(system), read_system(memory) if memory else None, flags)
     if execution == "streams":
         refuse_flags(flags, execution)
-    foreign = manifest is None or any(vars(files).values())
+    given = [Path(path).resolve().parent for path in vars(files).values() if path]
+    foreign = manifest is None or any(place != folder.resolve() for place in given)
     return replace(described, notes=(UNITS, *described.notes) if foreign else ())
 
 
