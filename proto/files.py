@@ -297,7 +297,11 @@ def _group_table(
             members.append(list(range(ranks)))
             continue
         if given is None or number not in given:
-            file = "there is no comm_group.json" if given is None else "comm_group.json does not define it"
+            file = (
+                "no groups are given: name its comm_group.json (--comm-group)"
+                if given is None
+                else "comm_group.json does not define it"
+            )
             problems.append(Problem("unknown-group", f"group {number}", f"rank {_listed(users)} uses it, but {file}"))
         members.append(list(given.get(number, ())) if given else [])
     for number, listed in sorted((given or {}).items()):

@@ -42,6 +42,9 @@ _ASTRA_KEYS = {
 }
 
 
+LARGEST = 1e15  # of any number in system.json: as ns eleven days, as bytes a petabyte; sums stay within 64 bits
+
+
 class Algorithm(NamedTuple):
     """How a collective runs on one dimension.
 
@@ -160,9 +163,11 @@ class Fabric:
             given = system.get(f"{key}-implementation")
             if given is not None:
                 algorithms[kind] = _implementations(f"{key}-implementation", given, len(size))
+        if not 0 <= injection_scale <= LARGEST:
+            raise InputError(f"--injection-scale {injection_scale:g} must be a number from 0 to {LARGEST:g}")
         delay = int(_number(system, "endpoint-delay", 10))
         if "endpoint-delay" in system:
-            delay = int(delay * injection_scale)
+            delay = int(min(delay * injection_scale, LARGEST))
         rated = _number(system, "peak-perf", 0) * 1e12
         return cls(
             names=tuple(f"dim{d}" for d in range(len(size))),
@@ -319,8 +324,8 @@ def _number(system: Mapping[str, Any], key: str, default: float) -> float:
             value = float(value)
         except ValueError:
             raise InputError(f"system.json: {key}: {value!r} is not a number") from None
-    if not isinstance(value, (int, float)) or value < 0:
-        raise InputError(f"system.json: {key}: {value!r} must be a number of 0 or more")
+    if not isinstance(value, (int, float)) or not 0 <= value <= LARGEST:
+        raise InputError(f"system.json: {key}: {value!r} must be a number from 0 to {LARGEST:g}")
     return float(value)
 
 

@@ -148,11 +148,13 @@ def asked_of(
     loaded = load.from_traces(str(job), load.AstraFiles(), "astra")
     traces = loaded.traces
     assert traces is not None
-    return bridge.answer(
+    handed: list[Any] = []
+    failure = bridge.answer(
         wanted(backend, binary), loaded, traces, ours=lambda: replay(traces, loaded.fabric, execution="astra"),
-        spec=None, overrides=(), traces=str(job), files=load.AstraFiles(), flags=Flags(), unchecked=unchecked,
-        as_json=as_json,
+        write=handed.append, spec=None, overrides=(), traces=str(job), files=load.AstraFiles(), flags=Flags(),
+        unchecked=unchecked, as_json=as_json,
     )  # fmt: skip
+    return handed[0], failure
 
 
 def test_the_answer_is_printed_and_handed_on(

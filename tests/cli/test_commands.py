@@ -1,6 +1,7 @@
 """What the command line promises: exit codes, one-line refusals, nothing half-written, the JSON contract."""
 
 import csv
+import gzip
 import json
 import os
 import subprocess
@@ -171,6 +172,40 @@ def test_k99_traces_and_results_are_byte_equal_whatever_the_hash_seed_and_folder
         return {file.name: file.read_bytes() for file in out.iterdir()}
 
     assert run(tmp_path / "a", "0", tmp_path / "one", "1") == run(tmp_path / "b", seed, tmp_path / "two", "2")
+
+
+@pytest.mark.parametrize("scale", ["nan", "inf", "1e300"])
+def test_an_injection_scale_that_is_no_number_is_refused(tracegen: Command, job: Path, scale: str) -> None:
+    answer = tracegen("replay", "--traces", job, "--execution", "astra", "--injection-scale", scale)
+    assert answer.code == 2
+    assert "injection-scale" in one_line(answer.err)
+
+
+def test_traces_that_astra_sim_does_not_read_are_told_under_astra(tracegen: Command, job: Path) -> None:
+    packed = job / "gpt3-22b.3.et"
+    packed.write_bytes(gzip.compress(packed.read_bytes()))
+    checked = tracegen("check", "--traces", job, "--execution", "astra")
+    assert checked.code == 0
+    assert "does not read gzip or JSON: 1 of 8 traces are such, gpt3-22b.3.et" in checked.out
+    assert "gzip" not in tracegen("check", "--traces", job, "--execution", "streams").out
+
+
+def test_an_output_is_never_written_over_the_simulator(tracegen: Command, job: Path, tmp_path: Path) -> None:
+    binary = tmp_path / "AstraSim_Analytical_Congestion_Unaware"
+    binary.write_text("#!/bin/sh\nexit 1\n")
+    binary.chmod(0o755)
+    answer = tracegen("replay", "--traces", job, "--backend", "both", "--astra-sim", binary, "--nodes", binary)
+    assert answer.code == 2
+    one_line(answer.err)
+    assert binary.read_text().startswith("#!/bin/sh")
+
+
+def test_a_bad_value_is_placed_in_the_file_it_is_in(tracegen: Command, job: Path, tmp_path: Path) -> None:
+    system = json.loads((job / "system.json").read_text()) | {"all-reduce-implementation": ["rings", "ring"]}
+    (tmp_path / "mine.json").write_text(json.dumps(system))
+    answer = tracegen("replay", "--traces", job, "--network", job / "network.yml", "--system", tmp_path / "mine.json")
+    assert answer.code == 2
+    assert f"{tmp_path / 'mine.json'}: all-reduce-implementation: 'rings'" in one_line(answer.err)
 
 
 def test_catalog_lists_and_shows(tracegen: Command) -> None:

@@ -287,4 +287,4 @@ def test_a_comm_group_path_with_empty_in_it_is_not_read(job: Job, tmp_path: Path
     path = tmp_path / "not_empty.json"
     path.write_text(json.dumps(job.groups))
     assert job.run().code == 0
-    assert "there is no comm_group.json" in job.run("--comm-group", path).err
+    assert "no groups are given" in job.run("--comm-group", path).err

@@ -195,7 +195,7 @@ def test_groups_without_a_definition_or_a_rank_are_told_and_break_nothing(tmp_pa
     assert loaded.traces.groups.number.tolist() == [0, 1, 2, 5]
     # Rank 1 uses group 2 and is no member of it: that is for the checker to say, from what is here.
     assert [loaded.traces.groups.ranks(g).tolist() for g in range(4)] == [[0, 1], [0], [0], []]
-    assert "there is no comm_group.json" in load_traces(tmp_path, groups=None).problems[0].message
+    assert "no groups are given" in load_traces(tmp_path, groups=None).problems[0].message
     with pytest.raises(TraceErrors):
         read_traces(tmp_path, groups=None)
 

@@ -96,6 +96,7 @@ def answer(
     job: TraceSet,
     *,
     ours: Callable[[], Timeline],
+    write: Callable[[Timeline | None], None],
     spec: str | None,
     overrides: Sequence[str],
     traces: str | None,
@@ -103,18 +104,18 @@ def answer(
     flags: Flags,
     unchecked: bool,
     as_json: bool,
-) -> tuple[Timeline | None, str]:
-    """Run the simulator, and us beside it where both were asked for, and print the answer.
+) -> str:
+    """Run the simulator, and us beside it where both were asked for, write the files, and print the answer.
 
     Parameters
     ----------
     ours : replays the job here.
+    write : writes the files asked for from a timeline (of `both` ours; None where the simulator logged no nodes).
     spec, overrides, traces, files, flags, unchecked : as in `play`.
 
     Returns
     -------
-    The timeline to write files from (of `both` ours; None where the simulator logged no nodes), and why the run is no
-    whole one, for exit code 1; "" where it is.
+    Why the run is no whole one, for exit code 1; "" where it is.
 
     Raises
     ------
@@ -135,14 +136,13 @@ def answer(
         failure = "\n".join(line for line in (failure, explain(builtin.run)) if line)
     if failure and not unchecked:
         raise RunError(failure)
+    write(builtin or (None if isinstance(theirs, FinishTimes) else theirs))  # first: who reads what we print may leave
     if as_json:
         told = {"notes": list(loaded.notes)} if traces is not None and loaded.notes else {}
         click.echo(show.json_text({**document(wanted, theirs, builtin), **told}))
     else:
         print_answer(wanted, loaded, theirs, builtin)
-    if builtin is not None:
-        return builtin, failure
-    return (None if isinstance(theirs, FinishTimes) else theirs), failure
+    return failure
 
 
 def play(

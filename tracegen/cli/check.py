@@ -49,7 +49,7 @@ def check(
     else:
         loaded = load.from_traces(str(traces), files, execution, flags)
     if loaded is not None:
-        job = [Finding("warning", "memory", "device", line) for line in loaded.warnings]
+        job = [Finding("warning", "job", "whole job", line) for line in loaded.warnings]
         found, ran = [*loaded.findings(), *job], loaded.execution
     errors = sum(finding.severity == "error" for finding in found)
     if as_json:

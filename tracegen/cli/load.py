@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -172,12 +173,40 @@ def system_of(
     if network is None or system is None:
         missing = " and ".join(flag for flag, path in (("--network", network), ("--system", system)) if path is None)
         raise InputError(f"{location}: no manifest.json says which network these traces run on: give {missing}")
-    described = astra_system(read_network(network), read_system(system), read_system(memory) if memory else None, flags)
+    with naming({"network.yml": network, "system.json": system, "memory.json": memory}):
+        described = astra_system(
+            read_network(network), read_system(system), read_system(memory) if memory else None, flags
+        )
     if execution == "streams":
         refuse_flags(flags, execution)
     given = [Path(path).resolve().parent for path in vars(files).values() if path]
     foreign = manifest is None or any(place != folder.resolve() for place in given)
     return replace(described, notes=(UNITS, *described.notes) if foreign else ())
+
+
+@contextmanager
+def naming(files: Mapping[str, str | None]) -> Iterator[None]:
+    """Refusals that begin with the usual name of a file begin with its path instead."""
+    try:
+        yield
+    except InputError as refused:
+        usual, colon, rest = str(refused).partition(": ")
+        path = files.get(usual)
+        raise InputError(f"{path}{colon}{rest}" if path else str(refused)) from None
+
+
+def unreadable_by_astra_sim(location: str, ranks: int) -> tuple[str, ...]:
+    """A warning where traces are packed or JSON, which replay reads and ASTRA-sim does not."""
+    from tracegen.proto.files import find_ranks
+
+    def plain(path: Path) -> bool:
+        with path.open("rb") as file:
+            return path.suffix == ".et" and file.read(2) != b"\x1f\x8b"
+
+    odd = [path.name for path in find_ranks(location, ranks) if not plain(path)]
+    if not odd:
+        return ()
+    return (f"ASTRA-sim itself does not read gzip or JSON: {len(odd)} of {ranks} traces are such, {odd[0]} the first",)
 
 
 def refuse_no_traces(location: str) -> None:
@@ -225,7 +254,10 @@ def from_traces(location: str, files: AstraFiles, asked: str | None, flags: Flag
         described.mode,
         notes,
         problems=read.problems,
-        warnings=job_warnings(manifest) if manifest else (),
+        warnings=(
+            *(job_warnings(manifest) if manifest else ()),
+            *(unreadable_by_astra_sim(location, ranks) if execution == "astra" and read.traces is not None else ()),
+        ),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,11 +69,12 @@ def replay(
     files = load.AstraFiles(network, system, memory, comm_group)
     load.refuse_mixed(spec, traces, overrides, files, timeline=timeline is not None, ranks=timeline_ranks is not None)
     written = {"--nodes": nodes, "--links": links, "--timeline": timeline}
-    given = (traces, spec if spec and Path(spec).exists() else None, *vars(files).values())
+    given = (traces, spec if spec and Path(spec).exists() else None, *vars(files).values(), astra_sim)
     refuse_same(written, [Path(path) for path in given if path])
     refuse_unwritable(written)
     load.refuse_idle(spec, unchecked=unchecked, ignore_missing_parents=ignore_missing_parents)
     wanted = bridge.request(backend, astra_sim, time_limit, execution, network_model)
+    asked = execution
     if wanted is not None:
         execution, network_model = "astra", wanted.network_model
     scale = 1.0 if injection_scale is None else injection_scale
@@ -86,6 +88,8 @@ def replay(
         job, suspicion, warnings = load.runnable(
             loaded, ignore_missing_parents=ignore_missing_parents, unchecked=unchecked
         )
+    if wanted is not None and asked is None:
+        loaded = replace(loaded, why="ASTRA-sim plays no other")
     chosen = None if timeline_ranks is None else rank_list(timeline_ranks, job.ranks, "--timeline-ranks")
     # Links are known where messages are simulated; the analytical network has none but its dimensions.
     path = MESSAGES if links is not None and loaded.mode.congestion else None
@@ -104,11 +108,12 @@ def replay(
             )
 
     if wanted is not None:
-        found, failure = bridge.answer(
+        failure = bridge.answer(
             wanted,
             loaded,
             job,
             ours=ours,
+            write=lambda found: _write(found, nodes, links, timeline, chosen),
             spec=spec,
             overrides=overrides,
             traces=traces,
@@ -117,10 +122,6 @@ def replay(
             unchecked=unchecked,
             as_json=as_json,
         )
-        if found is not None:
-            _write(found, nodes, links, timeline, chosen)
-        elif nodes or links or timeline:
-            raise RunError("ASTRA-sim logged no nodes, so --nodes, --links and --timeline were not written")
         if failure:
             raise RunError(failure)
         return
@@ -141,8 +142,14 @@ def replay(
 
 
 def _write(
-    answer: Timeline, nodes: Path | None, links: Path | None, timeline: Path | None, ranks: list[int] | None
+    answer: Timeline | None, nodes: Path | None, links: Path | None, timeline: Path | None, ranks: list[int] | None
 ) -> None:
+    if answer is None:
+        if nodes or links or timeline:
+            from tracegen.proto.errors import RunError
+
+            raise RunError("ASTRA-sim logged no nodes, so --nodes, --links and --timeline were not written")
+        return
     if nodes is not None or links is not None:
         from tracegen.replay.tables import write_links, write_nodes
 
