@@ -6,7 +6,7 @@ Owns the order of the work and what is said about the result (manifest, notes). 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from tracegen.passes import Pieces, Stage, messages, stage_trace
 from tracegen.patterns import Pattern, finish, pattern
 from tracegen.placement import Placement
 from tracegen.proto.errors import InputError
-from tracegen.proto.graph import RankGraph, TraceSet
+from tracegen.proto.graph import Kind, RankGraph, TraceSet
 from tracegen.schedule import schedule
 from tracegen.spec import Job, supported
 from tracegen.stages import layers_of_stage
@@ -34,6 +34,7 @@ from tracegen.update import Update, update
 GROUP_KINDS = ("tp", "dp", "tp/kv_copies", "embedding")  # the order in which groups are numbered
 MESSAGE_LABEL = "pp"
 LARGEST = 2**63 - 1  # FLOPs or bytes of one node: int64
+UNNAMED_DIMENSIONS = 4  # ASTRA-sim takes no more without `involved_dim`, whatever the network
 MOST_NODES = 50_000_000  # of a rank, before blocks are merged: 10 GB of columns
 
 
@@ -86,8 +87,24 @@ def build(job: Job) -> Build:
         slots=slot_table(placement, list(slots), first),
         message_label=MESSAGE_LABEL,
     )
+    traces = _name_dimensions(traces, len(job.network.dimensions))
     fit = fits(job, stage_parameters(job, split))
     return Build(job, traces, _manifest(job, traces, fit), split, _notes(job, split, fit))
+
+
+def _name_dimensions(traces: TraceSet, dimensions: int) -> TraceSet:
+    """Collectives of all ranks name every dimension, where there are more than ASTRA-sim takes without being told."""
+    if dimensions <= UNNAMED_DIMENSIONS:
+        return traces
+    whole = np.diff(traces.groups.ptr) == traces.ranks
+    graphs = []
+    for number, graph in enumerate(traces.graphs):
+        slots = traces.slots[np.flatnonzero(traces.class_of == number)[0]]
+        joins = graph.kind == Kind.COLL
+        dims = graph.dims.copy()
+        dims[joins] = np.where(whole[slots[graph.slot[joins]]], (1 << dimensions) - 1, dims[joins])
+        graphs.append(replace(graph, dims=dims))
+    return replace(traces, graphs=tuple(graphs))
 
 
 def _clock(job: Job) -> Callable[[Operator], int]:
