@@ -25,6 +25,7 @@ sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "replay")]
 # ruff: noqa: E402
 from astra_inputs import read_inputs
 from astra_twin import simulate as twin
+from bench_engine import Row, best
 from handmade import coll, comp, graph
 
 from tracegen.proto.encode import write_rank
@@ -33,8 +34,6 @@ from tracegen.proto.graph import Groups, RankGraph, TraceSet
 from tracegen.replay import Fabric, Mode
 from tracegen.replay.engine import run
 from tracegen.replay.message.engine import simulate
-
-Row = tuple[str, float, str, float, str]  # name, figure, unit, ratio, what the ratio is to
 
 GROUP = 8
 ROUNDS, COMPUTE, GROUPED = 100, 20, 5  # 2,000 compute nodes, 500 collectives in groups, 100 of all ranks: 2,600 nodes
@@ -90,17 +89,6 @@ def training_like(ranks: int) -> TraceSet:
     slots = np.stack([np.arange(ranks) // GROUP + 1, np.zeros(ranks)], 1).astype(np.int32)
     pattern = graph(nodes, {("group", 1): 0, ("group", 0): 1})
     return TraceSet((pattern,), np.zeros(ranks, np.int32), table, slots)
-
-
-def best(call: Callable[[], Any], times: int = 3) -> float:
-    """Seconds of the fastest of a few runs after a warm-up."""
-    call()
-    found = float("inf")
-    for _ in range(times):
-        began = time.perf_counter()
-        call()
-        found = min(found, time.perf_counter() - began)
-    return found
 
 
 def twin_rate(traces: TraceSet, sizes: Sequence[int], *, aware: bool, topology: str = "Ring") -> tuple[float, float]:

@@ -27,6 +27,21 @@ DEFAULT_DIMENSIONS = 4
 _TAG_GROUPS = 500  # group numbers equal modulo this share chunk tags (matching)
 
 
+def refuse_network(fabric: Fabric, mode: Mode) -> None:
+    """Refuse networks that the congestion-aware backend has not: several dimensions, a ring of two (9)."""
+    if not mode.congestion:
+        return
+    if fabric.dimensions != 1:
+        raise InputError(
+            f"the congestion-aware network has one dimension only, not {fabric.dimensions}; "
+            "use --network-model analytical"
+        )
+    if fabric.topology[0] == RING and fabric.size[0] == 2:
+        raise InputError(
+            "the congestion-aware network has no ring of 2 (ASTRA-sim aborts); use Switch or FullyConnected"
+        )
+
+
 def refuse_mode(fabric: Fabric, mode: Mode, execution: str) -> None:
     """Refuse what an execution or the congestion-aware network has not.
 
@@ -43,17 +58,7 @@ def refuse_mode(fabric: Fabric, mode: Mode, execution: str) -> None:
         ):
             if on:
                 raise InputError(f"{name} is ASTRA-sim's: it goes with --execution astra, not streams")
-    if not mode.congestion:
-        return
-    if fabric.dimensions != 1:
-        raise InputError(
-            f"the congestion-aware network has one dimension only, not {fabric.dimensions}; "
-            "use --network-model analytical"
-        )
-    if fabric.topology[0] == RING and fabric.size[0] == 2:
-        raise InputError(
-            "the congestion-aware network has no ring of 2 (ASTRA-sim aborts); use Switch or FullyConnected"
-        )
+    refuse_network(fabric, mode)
 
 
 def choose(traces: TraceSet, fabric: Fabric, mode: Mode) -> str:

@@ -22,6 +22,7 @@ from tracegen.replay.message import pool_kernels as p
 from tracegen.replay.message import workload_kernels as k
 from tracegen.replay.message.layout import NEVER, lay_out, node_starts
 from tracegen.replay.message.state import State, more_cells, more_events
+from tracegen.replay.paths import refuse_network
 
 _MESSAGES_A_CALL = 2_000_000
 
@@ -77,7 +78,7 @@ def simulate(
     """
     mode = mode or Mode()
     refuse_other_size(fabric, traces.ranks)
-    _refuse_network(fabric, mode)
+    refuse_network(fabric, mode)
     plans = [plan_class(graph, traces.slots.shape[1], ASTRA) for graph in traces.graphs]
     node_ptr = node_starts(traces, plans)
     if fold and factors is None and (state := one_for_all(traces, plans, fabric, mode)) is not None:
@@ -145,18 +146,6 @@ def _copied(state: State, fabric: Fabric, mode: Mode) -> State:
     clock[p.MESSAGES] *= n
     times, marks = np.tile(state.times, (n, 1)), np.tile(state.marks, (n, 1))
     return state._replace(clock=clock, times=times, marks=marks, rank=np.tile(state.rank, (n, 1)), links=links)
-
-
-def _refuse_network(fabric: Fabric, mode: Mode) -> None:
-    if not mode.congestion:
-        return
-    if fabric.dimensions != 1:
-        raise InputError(
-            f"the congestion-aware network has one dimension only, not {fabric.dimensions}; "
-            "use --network-model analytical"
-        )
-    if fabric.topology[0] == RING and fabric.size[0] == 2:
-        raise InputError("the congestion-aware network has no ring of 2 (ASTRA-sim aborts); use fully connected")
 
 
 def _result(traces: TraceSet, plans: list[ClassPlan], node_ptr: NDArray[np.int64], state: State) -> MessageRun:

@@ -34,10 +34,8 @@ def check(
     """Check a SPEC or traces on disk: every finding at once; exit 2 if one is an error."""
     from tracegen.cli import load, show
     from tracegen.replay import Finding
-    from tracegen.replay.astra_files import Flags
 
-    scale = 1.0 if injection_scale is None else injection_scale
-    flags = Flags(network_model == "congestion", queues or 1, bool(rendezvous), scale)
+    flags = load.flags_of(network_model, queues, rendezvous, injection_scale)
     files = load.AstraFiles(network, system, memory, comm_group)
     load.refuse_mixed(spec, traces, overrides, files)
     loaded = None

@@ -88,6 +88,16 @@ def job_warnings(manifest: Mapping[str, Any]) -> tuple[str, ...]:
     return (warning,) if warning else ()
 
 
+def flags_of(
+    network_model: str | None, queues: int | None, rendezvous: bool | None, injection_scale: float | None
+) -> Flags:
+    """ASTRA-sim's flags as given on the command line; None where one was not."""
+    from tracegen.replay.astra_files import Flags
+
+    scale = 1.0 if injection_scale is None else injection_scale
+    return Flags(network_model == "congestion", queues or 1, bool(rendezvous), scale)
+
+
 def refuse_flags(flags: Flags | None, execution: str) -> None:
     """Refuse ASTRA-sim's flags where none of its rules is run, instead of passing over them."""
     from tracegen.replay.astra_files import Flags

@@ -61,7 +61,6 @@ def replay(
     from tracegen.cli.emit import rank_list
     from tracegen.proto.errors import InputError, RunError
     from tracegen.replay import replay as run
-    from tracegen.replay.astra_files import Flags
     from tracegen.replay.engine import explain
     from tracegen.replay.output import refuse_same, refuse_unwritable
     from tracegen.replay.paths import MESSAGES
@@ -77,8 +76,7 @@ def replay(
     asked = execution
     if wanted is not None:
         execution, network_model = "astra", wanted.network_model
-    scale = 1.0 if injection_scale is None else injection_scale
-    flags = Flags(network_model == "congestion", queues or 1, bool(rendezvous), scale)
+    flags = load.flags_of(network_model, queues, rendezvous, injection_scale)
     if spec is not None:
         loaded = load.from_spec(spec, overrides, execution, flags)
         assert loaded.traces is not None
